@@ -1,0 +1,44 @@
+"""Dialects: what existing clients expect, one provider each, both directions in one file.
+
+    base       what a dialect is
+    native     our own form
+    openai     chat.completion.chunk
+    raw        a provider's own events, re-framed
+    text       text/plain
+    provider   what a provider's events say, and how they end
+"""
+
+from __future__ import annotations
+
+from typing import Union
+
+from streamguard.core.dialect.base import Dialect, DialectEncoder, DialectReader, Payload, Reading
+from streamguard.core.dialect.native import Native
+from streamguard.core.dialect.openai import OpenAI
+from streamguard.core.dialect.raw import Raw
+from streamguard.core.dialect.text import Text
+
+__all__ = [
+    "Dialect",
+    "DialectEncoder",
+    "DialectReader",
+    "Native",
+    "OpenAI",
+    "Payload",
+    "Raw",
+    "Reading",
+    "Text",
+    "dialect_named",
+]
+
+_BY_NAME = {"native": Native(), "openai": OpenAI(), "raw": Raw(), "text": Text()}
+
+
+def dialect_named(dialect: Union[str, Dialect]) -> Dialect:
+    """The dialect of this name with its default settings; a Dialect is returned as it is."""
+    if not isinstance(dialect, str):
+        return dialect
+    try:
+        return _BY_NAME[dialect]
+    except KeyError:
+        raise ValueError(f"unknown dialect {dialect!r}; known: {', '.join(_BY_NAME)}") from None

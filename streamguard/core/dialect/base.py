@@ -1,0 +1,130 @@
+"""What a dialect is: the form that an existing client expects, in both directions.
+
+A `Dialect` is a setting, shared freely. It makes a `DialectEncoder` for each stream (which may
+count and remember) and a `DialectReader` for each read. To add one, write a file beside this one
+with these three and name it in `dialect/__init__.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+import attrs
+
+from streamguard.core.errors import Failure, UnsupportedItem
+from streamguard.core.items import Block, Ending, Event
+from streamguard.core.jsontext import dumps
+
+__all__ = ["Dialect", "DialectEncoder", "DialectReader", "Payload", "Reading", "refuse_wire", "summary"]
+
+
+@attrs.frozen
+class Payload:
+    """What a frame is to carry, before it has a number."""
+
+    data: bytes
+    name: str | None = None
+    extra: bytes | None = None
+
+
+_NO_TEXTS: Mapping[int, str] = {}
+
+
+class Reading:
+    """What the data of one frame says: text of choice 0, the text of every choice where a frame can
+    hold several (`texts`), and the item itself where it is more than text."""
+
+    __slots__ = ("item", "text", "texts")
+
+    def __init__(
+        self,
+        text: str = "",
+        item: Block | Mapping[str, Any] | None = None,
+        texts: Mapping[int, str] = _NO_TEXTS,
+    ) -> None:
+        self.text = text
+        self.item = item
+        self.texts = texts
+
+
+class DialectEncoder(Protocol):
+    """One stream's encoder. It never sees cursors; numbering is the FramedEncoder's business."""
+
+    def text(self, text: str) -> bytes:
+        """The data of an unnamed frame for text of choice 0. The hot path."""
+
+    def item(self, item: Block | Event | Mapping[str, Any], ending: Ending) -> list[Payload]:
+        """Frames for anything else; notes finish reasons and usage in `ending`. Raises UnsupportedItem."""
+
+    def wire(self, piece: bytes, ending: Ending) -> list[Payload]:
+        """Frames for a piece of a serialised stream. Raises UnsupportedItem but in `raw`."""
+
+    def judge(self, ending: Ending) -> Failure | None:
+        """Whether a source that returned is complete: None, or why it is not. May set default reasons."""
+
+    def closing(self, ending: Ending) -> list[Payload]:
+        """Ordinary frames before the terminal."""
+
+    def terminal(self, ending: Ending, frames: int, size: int) -> Payload:
+        """The terminal frame; `frames` and `size` are counts of what went before it."""
+
+
+class DialectReader(Protocol):
+    """One read's decoder of frame data. `reasons`, `usage` and `error` are what the data said so far."""
+
+    @property
+    def reasons(self) -> dict[int, str]: ...
+
+    @property
+    def usage(self) -> Mapping[str, Any] | None: ...
+
+    @property
+    def error(self) -> Failure | None: ...
+
+    def read(self, name: str | None, data: str) -> Reading | None:
+        """What a frame says; None where there is nothing to hand out, or its name is unknown.
+
+        Raises ValueError for data that is not the dialect's.
+        """
+
+    def proof(self, clean: bool) -> str | None:
+        """Without cursors: what proves that the stream ended, or None. `clean` as in `verify`."""
+
+    def judge(self) -> Failure | None:
+        """Without cursors: why an ended stream is not complete, or None."""
+
+
+class Dialect(Protocol):
+    """A setting: which form, and its parameters."""
+
+    name: str
+    own_ids: bool  # whether cursors always stand in `id:`, and an `open` event names the stream
+    takes_text: bool  # whether `str` is text; otherwise `str` and `bytes` are a serialised stream
+
+    def encoder(self, *, negotiated: bool = False) -> DialectEncoder:
+        """A fresh encoder; `negotiated` says that the reader asked for verification."""
+
+    def reader(self) -> DialectReader:
+        """A fresh reader."""
+
+
+def summary(ending: Ending, frames: int, size: int) -> bytes:
+    """The data of native's `end`, which other dialects carry beside their own terminal."""
+    failure = ending.failure
+    return dumps(
+        {
+            "status": ending.status,
+            "finish_reason": ending.finish_reason if ending.status == "complete" else None,
+            "frames": frames,
+            "bytes": size,
+            "items": ending.items,
+            "usage": ending.usage,
+            "error": attrs.asdict(failure) if failure else None,
+        }
+    )
+
+
+def refuse_wire(dialect: str) -> UnsupportedItem:
+    """The error for a serialised stream where text is expected."""
+    return UnsupportedItem("a serialised stream", dialect, "only `raw` re-frames one")

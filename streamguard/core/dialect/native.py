@@ -1,0 +1,88 @@
+"""`native`: our own form, the one in which every check applies.
+
+Text is an unnamed event whose data is a JSON string; a block is `event: block` with its type in the
+data, never in the event's name (EventSource delivers only names that somebody listens for, and a
+verifier would see a gap); the terminal is `event: end` with a summary of the stream.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from json.decoder import scanstring
+from typing import Any
+
+import attrs
+
+from streamguard.core.dialect.base import Payload, Reading, refuse_wire, summary
+from streamguard.core.errors import Failure, UnsupportedItem
+from streamguard.core.items import Block, Ending, Event
+from streamguard.core.jsontext import dumps, quote
+
+__all__ = ["Native", "NativeEncoder", "NativeReader"]
+
+
+class NativeEncoder:
+    """One stream in `native`."""
+
+    text = staticmethod(quote)
+
+    def item(self, item: Block | Event | Mapping[str, Any], ending: Ending) -> list[Payload]:
+        if not isinstance(item, Block):
+            raise UnsupportedItem(type(item).__name__, "native", "yield str, bytes or Block, or choose `raw`")
+        return [Payload(dumps({"type": item.type, **item.fields}), "block")]
+
+    def wire(self, piece: bytes, ending: Ending) -> list[Payload]:
+        raise refuse_wire("native")
+
+    def judge(self, ending: Ending) -> Failure | None:
+        ending.reasons.setdefault(0, "stop")
+        return ending.aborted()
+
+    def closing(self, ending: Ending) -> list[Payload]:
+        return []
+
+    def terminal(self, ending: Ending, frames: int, size: int) -> Payload:
+        return Payload(summary(ending, frames, size), "end")
+
+
+class NativeReader:
+    """What `native` data says. The terminal's reason and usage are read from its summary."""
+
+    def __init__(self) -> None:
+        self.reasons: dict[int, str] = {}
+        self.usage: Mapping[str, Any] | None = None
+        self.error: Failure | None = None
+
+    def read(self, name: str | None, data: str) -> Reading | None:
+        if name is None:
+            # The hot path of reading: the one JSON value is a string, from its second character on.
+            text, end = scanstring(data, 1)
+            if data[0] != '"' or end != len(data):
+                raise ValueError("the data of a text frame is no JSON string")
+            return Reading(text)
+        if name == "block":
+            fields = json.loads(data)
+            return Reading("", Block(fields.pop("type"), fields))
+        return None
+
+    def proof(self, clean: bool) -> str | None:
+        return None  # this dialect always has cursors
+
+    def judge(self) -> Failure | None:
+        return None
+
+
+@attrs.frozen
+class Native:
+    """The dialect `native`."""
+
+    name = "native"
+    own_ids = True
+    takes_text = True
+
+    def encoder(self, *, negotiated: bool = False) -> NativeEncoder:
+        return NativeEncoder()
+
+    def reader(self) -> NativeReader:
+        return NativeReader()

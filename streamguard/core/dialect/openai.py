@@ -1,0 +1,164 @@
+"""`openai`: chat.completion.chunk events, as the OpenAI SDKs and everything built on them read them.
+
+Text becomes a chunk of choice 0 made from two constant halves, so that a token costs one JSON
+string. A mapping or an Event is the provider's own chunk and passes as it is; its finish reasons
+and usage are noted, so that the ending neither repeats nor invents them. No event is ever named and
+none is added before the end: an extra event is visible or fatal in most SDK versions.
+
+The terminal is `[DONE]`, only for a complete stream. A failed one ends in `{"error": …}`, which
+makes every SDK raise by itself.
+"""
+
+from __future__ import annotations
+
+import json
+import secrets
+import time
+from collections.abc import Mapping
+from typing import Any
+
+import attrs
+
+from streamguard.core.dialect.base import Payload, refuse_wire, summary
+from streamguard.core.dialect.provider import ProviderReader, ProviderStream
+from streamguard.core.errors import Failure, SourceFailed, TextAfterFinish, UnsupportedItem
+from streamguard.core.items import Block, Ending, Event, Finish
+from streamguard.core.jsontext import dumps, quote
+
+__all__ = ["OpenAI", "OpenAIEncoder"]
+
+
+class OpenAIEncoder:
+    """One stream of chat.completion.chunk events."""
+
+    def __init__(self, model: str, id: str, created: int, include_usage: bool) -> None:
+        head = {"id": id, "object": "chat.completion.chunk", "created": created, "model": model}
+        self._head = dumps(head)[:-1]
+        self._before = self._head + b',"choices":[{"index":0,"delta":{"content":'
+        self._after = b'},"finish_reason":null}]}'
+        self._include_usage = include_usage
+        self._role_sent = False
+        self._tools = 0
+        self._seen = ProviderStream()
+        self._usage_sent = False
+
+    def text(self, text: str) -> bytes:
+        if self._role_sent:
+            return b"%b%b%b" % (self._before, quote(text), self._after)
+        return self._delta(b'"content":' + quote(text))
+
+    def item(self, item: Block | Event | Mapping[str, Any], ending: Ending) -> list[Payload]:
+        if isinstance(item, Event):
+            return self._event(item, ending)
+        if isinstance(item, Mapping):
+            return self._chunk(item, dumps(item), ending)
+        if item.type != "tool_call":
+            raise UnsupportedItem(f"a block of type {item.type!r}", "openai", "chat chunks have room for tool calls")
+        call = {
+            "index": self._tools,
+            "id": item.fields.get("id"),
+            "type": "function",
+            "function": {"name": item.fields.get("name"), "arguments": item.fields.get("arguments", "")},
+        }
+        self._tools += 1
+        return [Payload(self._delta(b'"tool_calls":' + dumps([call])))]
+
+    def wire(self, piece: bytes, ending: Ending) -> list[Payload]:
+        raise refuse_wire("openai")
+
+    def judge(self, ending: Ending) -> Failure | None:
+        if self._role_sent or not self._seen.begun:
+            ending.reasons.setdefault(0, "stop")  # a source of text ends by returning
+        missing = self._seen.begun - ending.reasons.keys()
+        if missing:
+            return Failure("unproven_end", f"choice {min(missing)} has no finish reason", retryable=True)
+        return ending.aborted()
+
+    def closing(self, ending: Ending) -> list[Payload]:
+        if ending.status != "complete":
+            return []
+        chunks = [
+            self._finish(choice, reason)
+            for choice, reason in sorted(ending.reasons.items())
+            if choice not in self._seen.reasons
+        ]
+        if self._include_usage and ending.usage is not None and not self._usage_sent:
+            chunks.append(self._head + b',"choices":[],"usage":' + dumps(ending.usage) + b"}")
+        return [Payload(chunk) for chunk in chunks]
+
+    def terminal(self, ending: Ending, frames: int, size: int) -> Payload:
+        extra = summary(ending, frames, size)
+        if ending.status == "complete":
+            return Payload(b"[DONE]", extra=extra)
+        failure = ending.failure or Failure(ending.status, f"the stream ended as {ending.status}")
+        error = {"message": failure.message, "type": ending.status, "param": None, "code": failure.code}
+        return Payload(dumps({"error": error}), extra=extra)
+
+    def _delta(self, fields: bytes) -> bytes:
+        role = b"" if self._role_sent else b'"role":"assistant",'
+        self._role_sent = True
+        return b'%b,"choices":[{"index":0,"delta":{%b%b},"finish_reason":null}]}' % (self._head, role, fields)
+
+    def _finish(self, choice: int, reason: str) -> bytes:
+        role = b"" if self._role_sent or choice else b'"role":"assistant"'
+        return b'%b,"choices":[{"index":%d,"delta":{%b},"finish_reason":%b}]}' % (
+            self._head,
+            choice,
+            role,
+            dumps(reason),
+        )
+
+    def _event(self, event: Event, ending: Ending) -> list[Payload]:
+        if event.data.strip() == "[DONE]":
+            return []  # the terminal is ours to write, when the source has returned
+        try:
+            chunk = json.loads(event.data)
+        except ValueError:
+            chunk = None
+        if not isinstance(chunk, dict):
+            raise UnsupportedItem("an event without a JSON object", "openai")
+        # White space between JSON's parts may hold line ends; then the chunk is written anew.
+        data = event.data.encode() if event.data.isprintable() else dumps(chunk)
+        return self._chunk(chunk, data, ending)
+
+    def _chunk(self, chunk: Mapping[str, Any], data: bytes, ending: Ending) -> list[Payload]:
+        if error := chunk.get("error"):
+            message = error.get("message") if isinstance(error, Mapping) else error
+            raise SourceFailed("upstream_error", str(message))
+        before = dict(ending.reasons)
+        _, reading = self._seen.observe_payload(chunk)
+        for choice in reading.texts:
+            if choice in before:
+                raise TextAfterFinish(choice, before[choice])
+        ending.reasons.update(self._seen.reasons)
+        if isinstance(chunk.get("usage"), Mapping):
+            ending.merge(Finish(usage=chunk["usage"]))
+            self._usage_sent = True
+        return [Payload(data)]
+
+
+@attrs.frozen
+class OpenAI:
+    """The dialect `openai` (chat.completions).
+
+    `model` and `id` fill the chunks' fields (a random id by default), `created` is Unix seconds
+    (now by default), `include_usage` adds the usage chunk that a client asks for with
+    `stream_options`.
+    """
+
+    model: str = ""
+    id: str | None = None
+    created: int | None = None
+    include_usage: bool = False
+
+    name = "openai"
+    own_ids = False
+    takes_text = True
+
+    def encoder(self, *, negotiated: bool = False) -> OpenAIEncoder:
+        id = f"chatcmpl-{secrets.token_hex(12)}" if self.id is None else self.id
+        created = int(time.time()) if self.created is None else self.created
+        return OpenAIEncoder(self.model, id, created, self.include_usage)
+
+    def reader(self) -> ProviderReader:
+        return ProviderReader()

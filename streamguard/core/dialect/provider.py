@@ -1,0 +1,240 @@
+"""What a provider's own events say: which API they are, their text, and how they end.
+
+`ProviderStream` watches the events of one stream, as a server re-frames them (`raw`) or as a client
+reads them. It decides nothing while the stream runs; at the end it answers two questions: did it
+end, and what proves it. The field's commonest lies are answered here: `[DONE]` from a `finally`
+after a swallowed fault (no finish reason anywhere), `[DONE]` after an error event, and a finish
+reason `abort`.
+
+The API is told from the first events. A *profile* names a server's known departures from its API;
+it is chosen by name, never guessed.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from typing import Any, Final, Literal, Union
+
+import attrs
+
+from streamguard.core.dialect.base import Reading
+from streamguard.core.errors import Failure
+from streamguard.core.items import Event
+
+__all__ = ["Api", "EndRule", "PROFILES", "Profile", "ProviderReader", "ProviderStream", "Seen"]
+
+Api = Literal["chat", "completions", "responses", "anthropic"]
+Seen = Literal["event", "marker", "error"]
+EndRule = Union[Literal["provider", "asgi", "endless"], Callable[[Event], bool]]
+
+
+@attrs.frozen
+class Profile:
+    """How one server departs from its API.
+
+    `done`: whether chat and completions end with `[DONE]`; `reasons`: whether choices get a
+    `finish_reason`.
+    """
+
+    done: bool = True
+    reasons: bool = True
+
+
+# transformers serve 5.24 never sends `[DONE]` (recorded); the others follow the API.
+PROFILES: Final[Mapping[str, Profile]] = {"openai": Profile(), "transformers": Profile(done=False)}
+
+_RESPONSES_ENDS: Final = ("response.completed", "response.incomplete")
+_ANTHROPIC: Final = (
+    "message_start",
+    "message_delta",
+    "message_stop",
+    "content_block_start",
+    "content_block_delta",
+    "content_block_stop",
+)
+
+
+class ProviderStream:
+    """Watches one stream of a provider's events."""
+
+    def __init__(self, profile: str = "openai") -> None:
+        try:
+            self.profile = PROFILES[profile]
+        except KeyError:
+            raise ValueError(f"unknown profile {profile!r}; known: {', '.join(PROFILES)}") from None
+        self.api: Api | None = None
+        self.begun: set[int] = set()
+        self.reasons: dict[int, str] = {}
+        self.usage: Mapping[str, Any] | None = None
+        self.error: Failure | None = None
+        self.ended = False  # the marker was seen, and nothing after it
+        self.overrun = False  # events came after the marker
+        self.response: Mapping[str, Any] = {}  # Responses: the last response object
+        self.sequence = -1  # Responses: the last sequence_number
+
+    def observe(self, name: str | None, data: str) -> tuple[Seen, Reading]:
+        """Take one event in; say whether it is an ordinary one, the end marker, or an error."""
+        self.overrun = self.overrun or self.ended
+        if data.strip() == "[DONE]":
+            self.ended = True
+            return "marker", Reading()
+        try:
+            payload = json.loads(data)
+        except ValueError:
+            payload = None
+        if not isinstance(payload, dict):
+            if name == "error":
+                self._fail(data)
+                return "error", Reading()
+            return "event", Reading()
+        if (error := self._error_in(name, payload)) is not None:
+            self._fail(error)
+            return "error", Reading(item=payload)
+        return self.observe_payload(payload)
+
+    def observe_payload(self, payload: Mapping[str, Any]) -> tuple[Seen, Reading]:
+        """The same for an event that is no error and already parsed."""
+        kind = payload.get("type")
+        if isinstance(payload.get("choices"), list):
+            texts = self._choices(payload)
+            return "event", Reading(texts.get(0, ""), payload, texts)
+        if isinstance(kind, str) and kind.startswith("response."):
+            return self._responses(kind, payload)
+        if kind in _ANTHROPIC:
+            return self._anthropic(kind, payload)
+        return "event", Reading(item=payload)
+
+    def judge(self) -> Failure | None:
+        """None if the stream is complete by its provider's rule, else why it is not."""
+        if self.error is not None:
+            return self.error
+        if "abort" in self.reasons.values():
+            return Failure("generation_aborted", "the engine aborted the generation", retryable=True)
+        if not self.has_end():
+            return Failure("unproven_end", "the provider's stream ended without its end marker", retryable=True)
+        if self.overrun:
+            return Failure("unproven_end", "events followed the provider's end marker")
+        if self.api in ("chat", "completions") and self.profile.reasons and not self.reasons:
+            return Failure("unproven_end", "the end marker came without any finish reason", retryable=True)
+        return None
+
+    def has_end(self) -> bool:
+        """Whether the provider's end rule is met, whatever else is wrong."""
+        if self.api in ("chat", "completions") and not self.profile.done:
+            return bool(self.begun) and self.begun <= self.reasons.keys()
+        return self.ended
+
+    @property
+    def proved_by(self) -> str | None:
+        """What proves the end: `marker+reason`, `marker`, `framing` (reasons alone), or None."""
+        if not self.has_end():
+            return None
+        if not self.ended:
+            return "framing"
+        return "marker+reason" if self.reasons else "marker"
+
+    def _fail(self, error: object) -> None:
+        if self.error is None:
+            detail = error if isinstance(error, Mapping) else {"message": str(error)}
+            code = detail.get("code") or detail.get("type") or "upstream_error"
+            self.error = Failure(str(code), str(detail.get("message") or "the provider sent an error"))
+
+    def _error_in(self, name: str | None, payload: Mapping[str, Any]) -> object | None:
+        """The error that an event reports, in any of the forms in use, or None."""
+        if payload.get("type") == "response.failed":
+            self._responses_state(payload)
+            return self.response.get("error") or {"message": "the response failed"}
+        if payload.get("error"):
+            return payload["error"]
+        if name == "error" or payload.get("type") == "error":
+            return payload
+        return None
+
+    def _choices(self, payload: Mapping[str, Any]) -> dict[int, str]:
+        chat = payload.get("object") != "text_completion"
+        if self.api is None:
+            self.api = "chat" if chat else "completions"
+        texts: dict[int, str] = {}
+        for choice in payload["choices"]:
+            if not isinstance(choice, dict):
+                continue
+            index = choice.get("index") or 0
+            self.begun.add(index)
+            text = (choice.get("delta") or {}).get("content") if chat else choice.get("text")
+            if isinstance(text, str) and text:
+                texts[index] = text
+            if choice.get("finish_reason"):
+                self.reasons[index] = str(choice["finish_reason"])
+        if isinstance(payload.get("usage"), dict):
+            self.usage = payload["usage"]
+        return texts
+
+    def _responses_state(self, payload: Mapping[str, Any]) -> None:
+        self.api = "responses"
+        if isinstance(payload.get("response"), dict):
+            self.response = payload["response"]
+        if isinstance(payload.get("sequence_number"), int):
+            self.sequence = payload["sequence_number"]
+
+    def _responses(self, kind: str, payload: Mapping[str, Any]) -> tuple[Seen, Reading]:
+        self._responses_state(payload)
+        if kind in _RESPONSES_ENDS:
+            self.ended = True
+            self.reasons[0] = str(self.response.get("status") or kind.removeprefix("response."))
+            self.usage = self.response.get("usage")
+            return "marker", Reading(item=payload)
+        text = payload.get("delta") if kind == "response.output_text.delta" else ""
+        return "event", Reading(text if isinstance(text, str) else "", payload)
+
+    def _anthropic(self, kind: str, payload: Mapping[str, Any]) -> tuple[Seen, Reading]:
+        self.api = "anthropic"
+        if kind == "message_stop":
+            self.ended = True
+            return "marker", Reading(item=payload)
+        delta = payload.get("delta")
+        text = delta.get("text") if isinstance(delta, dict) and delta.get("type") == "text_delta" else ""
+        if kind == "message_delta":
+            if isinstance(delta, dict) and delta.get("stop_reason"):
+                self.reasons[0] = str(delta["stop_reason"])
+            if isinstance(payload.get("usage"), dict):
+                self.usage = payload["usage"]
+        return "event", Reading(text if isinstance(text, str) else "", payload)
+
+
+class ProviderReader:
+    """A provider's events to a reader. `end` is the rule that proves the end, as in dialect `raw`."""
+
+    def __init__(self, profile: str = "openai", end: EndRule = "provider") -> None:
+        self._stream = ProviderStream(profile)
+        self._end = end
+        self._marked = False
+
+    @property
+    def reasons(self) -> dict[int, str]:
+        return self._stream.reasons
+
+    @property
+    def usage(self) -> Mapping[str, Any] | None:
+        return self._stream.usage
+
+    @property
+    def error(self) -> Failure | None:
+        return self._stream.error
+
+    def read(self, name: str | None, data: str) -> Reading | None:
+        if not data:
+            return None  # an event without content: some servers send it as a sign of life
+        if callable(self._end):
+            self._marked = self._end(Event(data, name))
+        return self._stream.observe(name, data)[1]
+
+    def proof(self, clean: bool) -> str | None:
+        if self._end == "provider":
+            return self._stream.proved_by
+        if callable(self._end):
+            return "marker" if self._marked else None
+        return "framing" if clean else None
+
+    def judge(self) -> Failure | None:
+        return self._stream.judge() if self._end == "provider" else self._stream.error

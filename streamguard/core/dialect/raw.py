@@ -1,0 +1,167 @@
+"""`raw`: a provider's own events, re-framed as they are.
+
+The payload of every event passes to the byte; only the framing and the end are ours. The event that
+could be the last one (the provider's marker, or its error) is held until the source returns, because
+only then is it known to be the terminal frame, and because a marker after a fault is a lie that must
+not be passed on.
+
+What proves the end is chosen by name:
+
+    "provider"   the provider's own marker and finish reasons (the default), by `profile`
+    "asgi"       the source's return is the end, an exception is a failure
+    "endless"    the same, for streams that have no end of their own
+    a function   `marker(event) -> bool`, true for the event that ends the stream
+
+`str` and `bytes` from a source are pieces of a serialised SSE stream and are decoded first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import attrs
+
+from streamguard.core.cursor import looks_like_cursor
+from streamguard.core.dialect.base import Payload, summary
+from streamguard.core.dialect.provider import EndRule, ProviderReader, ProviderStream, Seen
+from streamguard.core.errors import Failure, UnsupportedItem
+from streamguard.core.items import Block, Ending, Event
+from streamguard.core.jsontext import dumps, whole_text
+from streamguard.core.wire.sse import SseDecoder
+
+__all__ = ["Raw", "RawEncoder"]
+
+
+class RawEncoder:
+    """One stream of a provider's events."""
+
+    def __init__(self, end: EndRule, profile: str, negotiated: bool) -> None:
+        self._end = end
+        self._negotiated = negotiated
+        self._seen = ProviderStream(profile)
+        self._decoder = SseDecoder()
+        self._held: tuple[Seen, Payload] | None = None
+        self._after_end = False
+
+    def text(self, text: str) -> bytes:
+        raise UnsupportedItem("text", "raw", "yield events, or pieces of an SSE stream")
+
+    def wire(self, piece: bytes, ending: Ending) -> list[Payload]:
+        payloads: list[Payload] = []
+        for event in self._decoder.feed(piece):
+            ending.items += 1
+            name = None if event.event == "message" else event.event
+            payloads += self._event(Event(event.data, name, event.id), ending)
+        return payloads
+
+    def item(self, item: Block | Event | Mapping[str, Any], ending: Ending) -> list[Payload]:
+        if isinstance(item, Block):
+            raise UnsupportedItem("Block", "raw", "yield the provider's own event for it")
+        if not isinstance(item, Event):
+            item = Event(dumps(item).decode())
+        return self._event(item, ending)
+
+    def judge(self, ending: Ending) -> Failure | None:
+        self._note(ending)
+        if self._end == "provider":
+            return self._seen.judge()
+        if callable(self._end):
+            if self._held is None or self._after_end:
+                return Failure("unproven_end", "the stream ended without its end marker", retryable=True)
+            return None
+        return self._seen.error
+
+    def closing(self, ending: Ending) -> list[Payload]:
+        held = self._held
+        if ending.status == "complete":
+            if held is not None and not self._marks_end():
+                self._held = None
+                return [held[1]]
+            return []
+        if held is not None and held[0] == "marker":
+            self._held = None  # a marker that proves nothing is not passed on
+        if self._seen.api == "responses" and (self._held is None or self._seen.error is None):
+            self._seen.sequence += 1
+            response = {**self._seen.response, "status": "failed", "error": self._error(ending)}
+            failed = {"type": "response.failed", "sequence_number": self._seen.sequence, "response": response}
+            return [Payload(dumps(failed), "response.failed")]
+        return []
+
+    def terminal(self, ending: Ending, frames: int, size: int) -> Payload:
+        if self._held is not None:
+            return self._held[1]
+        if ending.status == "complete":
+            # No marker of the provider's own: readers that verify get ours, others a comment.
+            return Payload(summary(ending, frames, size), "end") if self._negotiated else Payload(b"")
+        return self._failure(ending)
+
+    def _event(self, event: Event, ending: Ending) -> list[Payload]:
+        seen, _ = self._seen.observe(event.event, event.data)
+        if callable(self._end) and seen == "event" and self._end(event):
+            seen = "marker"
+        # A source that is itself guarded: its cursors are another stream's, and are never relayed.
+        own_id = event.id if event.id is not None and not looks_like_cursor(event.id) else None
+        extra = own_id.encode() if own_id is not None else None
+        payload = Payload(whole_text(event.data).encode(), event.event, extra)
+        payloads = []
+        if self._held is not None and self._held[0] == "error" and seen == "marker":
+            return []  # a marker after an error is a lie: the error stays the end
+        if self._held is not None:
+            self._after_end = self._held[0] == "marker"
+            payloads.append(self._held[1])
+            self._held = None
+        if seen == "event":
+            payloads.append(payload)
+        else:
+            self._held = (seen, attrs.evolve(payload, extra=None))
+        self._note(ending)
+        return payloads
+
+    def _note(self, ending: Ending) -> None:
+        ending.reasons = dict(self._seen.reasons)
+        ending.usage = dict(self._seen.usage) if self._seen.usage is not None else None
+
+    def _marks_end(self) -> bool:
+        """Whether the held event is the end by this stream's rule, and not an ordinary one."""
+        return self._end == "provider" or callable(self._end)
+
+    def _error(self, ending: Ending) -> dict[str, Any]:
+        failure = ending.failure or Failure(ending.status, f"the stream ended as {ending.status}")
+        return {"code": failure.code, "message": failure.message, "type": ending.status, "param": None}
+
+    def _failure(self, ending: Ending) -> Payload:
+        """The terminal in the form that makes the provider's own SDK raise."""
+        error = self._error(ending)
+        if self._seen.api in ("chat", "completions"):
+            return Payload(dumps({"error": error}))
+        if self._seen.api == "anthropic":
+            return Payload(dumps({"type": "error", "error": {**error, "type": "api_error"}}), "error")
+        if self._seen.api == "responses":
+            self._seen.sequence += 1
+            fields = {"type": "error", **error, "sequence_number": self._seen.sequence, "error": error}
+            return Payload(dumps(fields | {"type": "error"}), "error")
+        return Payload(dumps({"error": error}), "error")
+
+
+@attrs.frozen
+class Raw:
+    """The dialect `raw`: `end` says what proves the end, `profile` names the provider's server."""
+
+    end: EndRule = "provider"
+    profile: str = "openai"
+
+    name = "raw"
+    own_ids = False
+    takes_text = False
+
+    def __attrs_post_init__(self) -> None:
+        if not callable(self.end) and self.end not in ("provider", "asgi", "endless"):
+            raise ValueError(f"unknown end rule {self.end!r}: provider, asgi, endless, or a function")
+        ProviderStream(self.profile)  # an unknown profile is refused here, not at the first request
+
+    def encoder(self, *, negotiated: bool = False) -> RawEncoder:
+        return RawEncoder(self.end, self.profile, negotiated)
+
+    def reader(self) -> ProviderReader:
+        return ProviderReader(self.profile, self.end)

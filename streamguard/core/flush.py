@@ -1,0 +1,352 @@
+"""When held text leaves. A policy decides; it never holds the text.
+
+`FlushStage` holds what has not left yet and asks its policy one question per piece: *how many
+characters of what is held may leave now?* A policy can therefore delay text but never lose,
+repeat, reorder or alter it, a user's own policy included. That is the fix for the oldest fault in
+streaming servers, a buffer whose last part has no flush: draining at the end, and before
+everything that is not text, is the stage's business and cannot be forgotten by a policy's author.
+
+A policy that wants to know whether its earlier text has left needs no bookkeeping either:
+`held == len(piece)` says that nothing else is held.
+
+Time is an argument (`now`, monotonic seconds); `deadline()` says when `tick` should be called.
+"""
+
+from __future__ import annotations
+
+import copy
+import re
+from typing import Final, Literal, Protocol, runtime_checkable
+
+import attrs
+
+from streamguard.core.errors import PolicyError
+
+__all__ = [
+    "AtBoundary",
+    "EveryBytes",
+    "EveryTokens",
+    "FlushPolicy",
+    "FlushStage",
+    "HoldBack",
+    "Immediate",
+    "MAX_HELD",
+    "Within",
+    "any_of",
+]
+
+# Characters that may be held at most, whatever the policy says (guarantee G7): the default frame
+# limit, so that a policy which never releases still sends whole frames.
+MAX_HELD: Final = 1024 * 1024
+
+First = Literal["now", "policy"]
+
+
+@runtime_checkable
+class FlushPolicy(Protocol):
+    """Decides when text leaves. One instance serves one stream; streams copy the one they are given."""
+
+    def push(self, piece: str, held: int, now: float) -> int:
+        """How many of the `held` characters (the new `piece` included, at their end) may leave now."""
+
+    def tick(self, held: int, now: float) -> int:
+        """The same question when time has passed and no piece came."""
+
+    def deadline(self) -> float | None:
+        """When `tick` should next be called, in the clock of `now`; None for never."""
+
+
+def _positive(instance: object, attribute: attrs.Attribute[float], value: float) -> None:
+    if not value > 0:
+        raise ValueError(f"{attribute.name} must be above zero, not {value!r}")
+
+
+@attrs.define
+class Immediate:
+    """Every piece leaves as it comes: one frame a token."""
+
+    def push(self, piece: str, held: int, now: float) -> int:
+        return held
+
+    def tick(self, held: int, now: float) -> int:
+        return held
+
+    def deadline(self) -> float | None:
+        return None
+
+
+@attrs.define
+class EveryTokens:
+    """Text leaves when `n` pieces are held. With `first="now"` the first piece does not wait."""
+
+    n: int = attrs.field(validator=_positive)
+    first: First = attrs.field(default="now", kw_only=True)
+    _count: int = attrs.field(default=0, init=False)
+    _begun: bool = attrs.field(default=False, init=False)
+
+    def push(self, piece: str, held: int, now: float) -> int:
+        if held == len(piece):
+            self._count = 0
+        self._count += 1
+        if self._count >= self.n or (not self._begun and self.first == "now"):
+            self._begun = True
+            self._count = 0
+            return held
+        self._begun = True
+        return 0
+
+    def tick(self, held: int, now: float) -> int:
+        return 0
+
+    def deadline(self) -> float | None:
+        return None
+
+
+@attrs.define
+class EveryBytes:
+    """Text leaves when `n` bytes of UTF-8 are held. With `first="now"` the first piece does not wait."""
+
+    n: int = attrs.field(validator=_positive)
+    first: First = attrs.field(default="now", kw_only=True)
+    _bytes: int = attrs.field(default=0, init=False)
+    _begun: bool = attrs.field(default=False, init=False)
+
+    def push(self, piece: str, held: int, now: float) -> int:
+        if held == len(piece):
+            self._bytes = 0
+        self._bytes += len(piece) if piece.isascii() else len(piece.encode())
+        if self._bytes >= self.n or (not self._begun and self.first == "now"):
+            self._begun = True
+            self._bytes = 0
+            return held
+        self._begun = True
+        return 0
+
+    def tick(self, held: int, now: float) -> int:
+        return 0
+
+    def deadline(self) -> float | None:
+        return None
+
+
+@attrs.define
+class Within:
+    """Text is held for at most `seconds`, counted from its first held piece."""
+
+    seconds: float = attrs.field(validator=_positive)
+    first: First = attrs.field(default="now", kw_only=True)
+    _due: float | None = attrs.field(default=None, init=False)
+    _begun: bool = attrs.field(default=False, init=False)
+
+    def push(self, piece: str, held: int, now: float) -> int:
+        if not self._begun:
+            self._begun = True
+            if self.first == "now":
+                return held
+        if self._due is None or held == len(piece):
+            self._due = now + self.seconds
+        return self.tick(held, now)
+
+    def tick(self, held: int, now: float) -> int:
+        if self._due is None or now < self._due:
+            return 0
+        self._due = None
+        return held
+
+    def deadline(self) -> float | None:
+        return self._due
+
+
+# Closing punctuation and the white space after it; CJK full stops need no space.
+_SENTENCE: Final = r"[.!?…]+[\"'”’)\]]*\s+|[。！？]+[”’」』）]*|\n+"
+_WORD: Final = r"\s+"
+
+
+def _boundary(pattern: str | re.Pattern[str]) -> re.Pattern[str]:
+    if isinstance(pattern, re.Pattern):
+        return pattern
+    return re.compile({"word": _WORD, "sentence": _SENTENCE}.get(pattern, pattern))
+
+
+@attrs.define
+class AtBoundary:
+    """Text leaves up to the end of its last boundary: `"word"`, `"sentence"`, or a regular expression.
+
+    The expression is searched in the last `window` characters that the policy has seen, so that a
+    boundary may lie over several pieces and the work stays linear.
+    """
+
+    pattern: re.Pattern[str] = attrs.field(converter=_boundary)
+    window: int = attrs.field(default=64, validator=_positive, kw_only=True)
+    _tail: str = attrs.field(default="", init=False)
+
+    def push(self, piece: str, held: int, now: float) -> int:
+        seen = self._tail + piece
+        end = 0
+        for match in self.pattern.finditer(seen):
+            if match.end() > match.start():
+                end = match.end()
+        # A boundary inside what already left releases nothing.
+        release = max(0, held - (len(seen) - end)) if end else 0
+        self._tail = seen[max(end, len(seen) - self.window) :]
+        return release
+
+    def tick(self, held: int, now: float) -> int:
+        return 0
+
+    def deadline(self) -> float | None:
+        return None
+
+
+@attrs.define(init=False)
+class HoldBack:
+    """Holds text that may be the beginning of a stop string, until it is clear whether it is.
+
+    What cannot be part of one leaves by `flush` (default: at once). A whole stop string leaves
+    like any text: stopping the source, or cutting the string off, is the source's business.
+
+    The automaton is Knuth-Morris-Pratt, one state a stop string: its state is the number of
+    characters at the end of the text that match the string's beginning, so no text is kept.
+    """
+
+    stop: tuple[str, ...]
+    flush: FlushPolicy
+    _tables: tuple[tuple[int, ...], ...]
+    _matched: list[int]
+
+    def __init__(self, stop: list[str] | tuple[str, ...] | str, *, flush: FlushPolicy | None = None) -> None:
+        self.stop = (stop,) if isinstance(stop, str) else tuple(stop)
+        if not self.stop or not all(self.stop):
+            raise ValueError("HoldBack needs at least one stop string, and none may be empty")
+        self.flush = Immediate() if flush is None else flush
+        self._tables = tuple(_borders(word) for word in self.stop)
+        self._matched = [0] * len(self.stop)
+
+    def push(self, piece: str, held: int, now: float) -> int:
+        for index, (word, borders) in enumerate(zip(self.stop, self._tables)):
+            matched = self._matched[index]
+            if not matched and word[0] not in piece:
+                continue  # the usual way: nothing here begins this stop string
+            for char in piece:
+                while matched and word[matched] != char:
+                    matched = borders[matched - 1]
+                if word[matched] == char:
+                    matched += 1
+                if matched == len(word):
+                    matched = 0  # a whole stop string is no beginning: it may leave
+            self._matched[index] = matched
+        return self._clear(self.flush.push(piece, held, now), held)
+
+    def tick(self, held: int, now: float) -> int:
+        return self._clear(self.flush.tick(held, now), held)
+
+    def deadline(self) -> float | None:
+        return self.flush.deadline()
+
+    def _clear(self, release: int, held: int) -> int:
+        # What is matched may have left already, by a forced drain: then there is nothing to hold.
+        return min(release, max(0, held - max(self._matched)))
+
+
+def _borders(word: str) -> tuple[int, ...]:
+    """For each prefix of `word`, the length of its longest proper border (Knuth-Morris-Pratt)."""
+    table = [0] * len(word)
+    length = 0
+    for index in range(1, len(word)):
+        while length and word[index] != word[length]:
+            length = table[length - 1]
+        if word[index] == word[length]:
+            length += 1
+        table[index] = length
+    return tuple(table)
+
+
+@attrs.define
+class _AnyOf:
+    policies: tuple[FlushPolicy, ...]
+
+    def push(self, piece: str, held: int, now: float) -> int:
+        return max([policy.push(piece, held, now) for policy in self.policies])
+
+    def tick(self, held: int, now: float) -> int:
+        return max([policy.tick(held, now) for policy in self.policies])
+
+    def deadline(self) -> float | None:
+        return min([due for policy in self.policies if (due := policy.deadline()) is not None], default=None)
+
+
+def any_of(*policies: FlushPolicy) -> FlushPolicy:
+    """Text leaves as soon as one of `policies` lets it: `any_of(EveryTokens(8), Within(0.04))`."""
+    if not policies:
+        raise ValueError("any_of needs at least one policy")
+    if any(isinstance(policy, HoldBack) for policy in policies):
+        raise ValueError("any_of would release what HoldBack holds; write HoldBack(stop, flush=any_of(...))")
+    return _AnyOf(policies)
+
+
+class FlushStage:
+    """Holds text under a policy: `push` in, `tick` for time, `drain` at the end."""
+
+    __slots__ = ("_held", "_parts", "_push", "policy", "taken")
+
+    def __init__(self, policy: FlushPolicy) -> None:
+        # A copy, because a policy given to a decorator or to two streams must not be shared.
+        self.policy = copy.deepcopy(policy)
+        self._push = self.policy.push
+        self._parts: list[str] = []
+        self._held = 0
+        self.taken = 0  # characters in, for the conservation check
+
+    @property
+    def held(self) -> int:
+        """Characters held now."""
+        return self._held
+
+    def push(self, piece: str, now: float) -> str:
+        """Take one non-empty piece; return the text that may leave, possibly none.
+
+        Raises PolicyError, or whatever the policy raises, with `piece` safely held.
+        """
+        self.taken += len(piece)
+        held = self._held + len(piece)
+        try:
+            leave = self._push(piece, held, now)
+        except BaseException:
+            self._hold(piece, held)
+            raise
+        if leave == held and not self._held:
+            return piece  # the usual way: nothing was held and everything leaves
+        self._hold(piece, held)
+        return self._release(held if held >= MAX_HELD else leave)
+
+    def tick(self, now: float) -> str:
+        """The text that time releases."""
+        if not self._held:
+            return ""
+        return self._release(self.policy.tick(self._held, now))
+
+    def drain(self) -> str:
+        """All that is held. Called before everything that is not text, and at every ending."""
+        text = "".join(self._parts)
+        self._parts.clear()
+        self._held = 0
+        return text
+
+    def deadline(self) -> float | None:
+        """When to call `tick`; None while nothing is held."""
+        return self.policy.deadline() if self._held else None
+
+    def _hold(self, piece: str, held: int) -> None:
+        self._parts.append(piece)
+        self._held = held
+
+    def _release(self, leave: int) -> str:
+        held = self._held
+        if not isinstance(leave, int) or not 0 <= leave <= held:
+            raise PolicyError(type(self.policy).__name__, leave, held)
+        if not leave:
+            return ""
+        text = self.drain()
+        if leave < held:
+            self._hold(text[leave:], held - leave)
+        return text[:leave]

@@ -1,0 +1,82 @@
+"""The last gate: every frame passes `admit`, and a stream ends once.
+
+`CompletionGuard` belongs to a connection. It steps the transition table for everything that is
+written, checks that each frame stands exactly where the one before it ended, and hands it to the
+carrier. What it lets through is a legal stream whatever the stages before it did, and it cannot be
+talked into a second terminal: the table has no key for one.
+"""
+
+from __future__ import annotations
+
+from streamguard.core.cursor import Cursor
+from streamguard.core.errors import LocalProtocolError, StreamFinished
+from streamguard.core.frame import Frame
+from streamguard.core.states import TABLE, Input, State
+from streamguard.core.wire.base import Wire, WireEncoder
+
+__all__ = ["CompletionGuard"]
+
+
+class CompletionGuard:
+    """Admits one stream's frames to one connection, written by `wire` (`Sse()`, `Ndjson()`, `Binary()`)."""
+
+    def __init__(self, wire: Wire) -> None:
+        self.wire = wire
+        self.state: State = "unopened"
+        self.status: str | None = None  # the terminal's, once it was admitted
+        self.bytes = 0  # written so far, terminal and heartbeats included
+        self._sid = ""
+        self._seq = 0
+        self._offset = 0
+        self._crc = 0
+        self._encoder: WireEncoder
+
+    @property
+    def cursor(self) -> Cursor:
+        """The last admitted frame's cursor; cursor zero before the first."""
+        return Cursor(self._sid, self._seq, self._offset, self._crc, self.status)
+
+    def open(self, at: Cursor, *, own_ids: bool, resume: str | None = None) -> bytes:
+        """The first bytes of the connection; frames go on after `at`. Raises if it is open already."""
+        self._step("opening")
+        self._encoder = self.wire.encoder(at, own_ids=own_ids)
+        self._sid, self._seq, self._offset, self._crc, _ = at
+        return self._written(self._encoder.opening(resume=resume))
+
+    def admit(self, frame: Frame) -> bytes:
+        """The bytes of one frame. Raises LocalProtocolError for one that does not fit, or comes too late."""
+        if frame.seq != self._seq + 1 or frame.offset != self._offset + len(frame.data):
+            raise LocalProtocolError(f"frame {frame.seq} at offset {frame.offset} does not follow {self.cursor}")
+        if frame.status is not None:
+            self._step("terminal")
+            self.status = frame.status
+        elif self.state != "open":
+            self._step("frame")
+        data = self._encoder.frame(frame)
+        self._seq = frame.seq
+        self._offset = frame.offset
+        self._crc = frame.crc
+        self.bytes += len(data)
+        return data
+
+    def heartbeat(self, *, blocked: bool = False) -> bytes:
+        """A sign of life after the last frame."""
+        self._step("beat")
+        return self._written(self._encoder.heartbeat(self.cursor, blocked=blocked))
+
+    def bye(self, reason: str) -> bytes:
+        """The last bytes of a connection whose stream lives on."""
+        self._step("bye")
+        return self._written(self._encoder.bye(self.cursor, reason))
+
+    def _written(self, data: bytes) -> bytes:
+        self.bytes += len(data)
+        return data
+
+    def _step(self, event: Input) -> None:
+        state = TABLE[self.state].get(event)
+        if state is None:
+            if self.state == "ended":
+                raise StreamFinished(self.status or "complete")
+            raise LocalProtocolError(f"{event!r} cannot follow in state {self.state!r}")
+        self.state = state

@@ -1,0 +1,162 @@
+"""What a source may yield, and how pieces of text become whole characters.
+
+    str         text of choice 0; empty text is dropped
+    bytes       UTF-8 pieces of the same text, cut anywhere
+    Block       an image, a tool call, a tool result: typed, atomic, in order with the text
+    Event       an event that a provider already serialised
+    mapping     a provider's JSON chunk
+    Finish      why a choice ended, and what it used; does not end the stream, returning does
+    Checkpoint  a state from which the source could go on
+
+Text enters through `TextIntake`, which joins what producers cut: a UTF-8 sequence over several
+`bytes`, a surrogate pair over two `str`. It holds at most three bytes or one half character.
+"""
+
+from __future__ import annotations
+
+import codecs
+from collections.abc import Mapping
+from typing import Any, Union
+
+import attrs
+from attrs.validators import instance_of, optional
+
+from streamguard.core.errors import Failure, FinishConflict
+from streamguard.core.jsontext import dumps, whole_text
+
+__all__ = ["Block", "Checkpoint", "Ending", "Event", "Finish", "Item", "TextIntake", "tool_call"]
+
+
+def _no_type_key(instance: Block, attribute: object, value: Mapping[str, Any]) -> None:
+    if "type" in value:
+        raise ValueError("a block's type is its first argument; its fields hold no 'type'")
+
+
+@attrs.frozen
+class Block:
+    """A typed, atomic part of an answer, in order with the text; never merged, never split.
+
+    `type` is the kind (`"image"`, `"tool_call"`, `"tool_result"`, `"reasoning"`, or your own),
+    `fields` its JSON-serialisable content, without a `type` key.
+    """
+
+    type: str
+    fields: Mapping[str, Any] = attrs.field(factory=dict, validator=_no_type_key)
+
+
+def tool_call(id: str, name: str, arguments: str) -> Block:
+    """A whole tool call; `arguments` is its JSON text."""
+    return Block("tool_call", {"id": id, "name": name, "arguments": arguments})
+
+
+@attrs.frozen
+class Event:
+    """An event that is already serialised, as a provider sent it.
+
+    `data` is the event's data with lines joined by LF; `event` its name (None: unnamed); `id` its
+    own id, which is carried and not verified.
+    """
+
+    data: str
+    event: str | None = None
+    id: str | None = None
+
+
+@attrs.frozen
+class Finish:
+    """Why a choice ended (`reason`) and what it used (`usage`, in tokens).
+
+    A second Finish merges with the first: usage often comes after the reason.
+    """
+
+    reason: str | None = attrs.field(default=None, validator=optional(instance_of(str)))
+    usage: Mapping[str, Any] | None = attrs.field(default=None, validator=optional(instance_of(Mapping)))
+    choice: int = attrs.field(default=0, validator=instance_of(int))
+
+
+@attrs.frozen
+class Checkpoint:
+    """A state from which the source could continue; whatever the flush policy holds leaves first."""
+
+    state: Any
+
+
+Item = Union[str, bytes, Block, Event, Mapping[str, Any], Finish, Checkpoint]
+
+
+class TextIntake:
+    """Pieces of text in, whole characters out."""
+
+    __slots__ = ("_decoder", "_high", "torn")
+
+    def __init__(self) -> None:
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        self._high = ""
+        # Whether half a character is held: while it is, even plain ASCII must come through here.
+        self.torn = False
+
+    def text(self, piece: str) -> str:
+        """The whole characters of a `str` piece. A high surrogate at its end waits for its other half."""
+        piece = self._decoded_rest() + self._high + piece
+        self._high = ""
+        if piece and "\ud800" <= piece[-1] <= "\udbff":
+            self._high = piece[-1]
+            piece = piece[:-1]
+        self.torn = bool(self._high)
+        return whole_text(piece)
+
+    def bytes(self, piece: bytes) -> str:
+        """The whole characters of a `bytes` piece. An incomplete sequence at its end waits."""
+        text = ("\ufffd" if self._high else "") + self._decoder.decode(piece)
+        self._high = ""
+        self.torn = bool(self._decoder.getstate()[0])
+        return text
+
+    def end(self) -> str:
+        """What an incomplete character becomes when anything but its rest follows: one U+FFFD, or nothing."""
+        if not self.torn:
+            return ""
+        text = self._decoded_rest() + ("\ufffd" if self._high else "")
+        self._high = ""
+        self.torn = False
+        return text
+
+    def _decoded_rest(self) -> str:
+        if not self._decoder.getstate()[0]:
+            return ""
+        self._decoder.reset()
+        return "\ufffd"
+
+
+@attrs.define
+class Ending:
+    """How a stream ends, gathered while it runs; the dialect writes it into the last frames."""
+
+    status: str = "complete"
+    reasons: dict[int, str] = attrs.field(factory=dict)
+    usage: dict[str, Any] | None = None
+    failure: Failure | None = None
+    items: int = 0
+
+    @property
+    def finish_reason(self) -> str | dict[str, str] | None:
+        """The reason of the one choice, or a map of choices to reasons, or None."""
+        if len(self.reasons) == 1:
+            return next(iter(self.reasons.values()))
+        return {str(choice): reason for choice, reason in sorted(self.reasons.items())} or None
+
+    def merge(self, finish: Finish) -> None:
+        """Take one more Finish. Raises FinishConflict for a second, different reason of a choice."""
+        if finish.reason is not None:
+            first = self.reasons.setdefault(finish.choice, finish.reason)
+            if first != finish.reason:
+                raise FinishConflict(finish.choice, first, finish.reason)
+        if finish.usage is not None:
+            dumps(finish.usage)  # here, where the stream can still fail; at its end nothing may raise
+            self.usage = {**(self.usage or {}), **finish.usage}
+
+    def aborted(self) -> Failure | None:
+        """The failure that a finish reason admits: engines report a killed generation as a reason."""
+        if "abort" in self.reasons.values():
+            return Failure("generation_aborted", "the engine aborted the generation", retryable=True)
+        return None

@@ -1,0 +1,50 @@
+"""JSON as this library writes it: one line of UTF-8 that no reader can cut in two.
+
+`quote` is the hot path (one call a token), `dumps` everything else. Both write the same form:
+compact, keys in their own order, raw UTF-8 except for the control characters that JSON escapes
+anyway and for U+2028, U+2029 and U+0085. Those three are escaped because clients that split text
+on Unicode line ends (`str.splitlines`, many SSE parsers) would cut an event there.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from json.encoder import encode_basestring
+from typing import Final
+
+from streamguard.core.errors import NotSerialisable
+
+__all__ = ["dumps", "quote", "whole_text"]
+
+_LINE_ENDS: Final = {0x85: "\\u0085", 0x2028: "\\u2028", 0x2029: "\\u2029"}
+_SURROGATE: Final = re.compile("[\ud800-\udfff]")
+
+
+def quote(text: str) -> bytes:
+    """`text` as a JSON string in UTF-8. The text holds no lone surrogates (see `whole_text`)."""
+    quoted = encode_basestring(text)
+    if not text.isascii():
+        quoted = quoted.translate(_LINE_ENDS)
+    return quoted.encode()
+
+
+def dumps(value: object) -> bytes:
+    """`value` as JSON in UTF-8. Raises NotSerialisable for NaN, Infinity and foreign objects."""
+    try:
+        text = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    except (TypeError, ValueError, RecursionError) as exc:
+        raise NotSerialisable(f"JSON has no form for this value: {exc}") from exc
+    if not text.isascii():
+        text = whole_text(text.translate(_LINE_ENDS))
+    return text.encode()
+
+
+def whole_text(text: str) -> str:
+    """`text` with surrogate pairs joined and lone surrogates replaced by U+FFFD.
+
+    Without it one unpaired surrogate in a token would raise at the encoder and kill the stream.
+    """
+    if _SURROGATE.search(text) is None:
+        return text
+    return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")

@@ -1,0 +1,212 @@
+"""The stages joined: items -> flush -> encode -> guard -> bytes. Read this module first.
+
+    push(item, now)      whatever a source yields
+    tick(now)            time passed; `deadline()` says when to call it
+    finish(now)          the source returned
+    fail(failure, now)   it did not
+
+Two classes, one code. `FrameStage` is the first half: items in, frames out, as a log stores them.
+`Pipeline` adds the guard and the carrier, for the connection that a source feeds directly.
+
+What makes the promise hold is here in few lines: text that the policy holds back leaves before every
+item that is not text and before every ending, and the terminal is made only after the characters that
+came in were compared with those that were framed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from streamguard.core.cursor import Cursor
+from streamguard.core.errors import Failure, LocalProtocolError, UnsupportedItem, failure_from
+from streamguard.core.flush import FlushPolicy, FlushStage
+from streamguard.core.frame import Frame
+from streamguard.core.framing import FramedEncoder
+from streamguard.core.guard import CompletionGuard
+from streamguard.core.items import Block, Checkpoint, Event, Finish, Item, TextIntake
+
+__all__ = ["FrameStage", "ItemStage", "Pipeline"]
+
+
+class ItemStage:
+    """items -> flush: whole characters in, text that may leave out; everything else in order with it."""
+
+    def __init__(self, flush: FlushPolicy) -> None:
+        self.flush = FlushStage(flush)
+        self.intake = TextIntake()
+        self.items = 0  # what the source yielded: non-empty text, blocks, events, mappings
+
+    def push(self, item: Item, now: float) -> list[Item]:
+        """What may leave now. Raises TypeError for what no source may yield."""
+        if isinstance(item, str):
+            text = self.text(item, now)
+            return [text] if text else []
+        if isinstance(item, bytes):
+            if not item:
+                return []
+            self.items += 1
+            text = self.intake.bytes(item)
+            text = self.flush.push(text, now) if text else ""
+            return [text] if text else []
+        if not isinstance(item, (Block, Event, Mapping, Finish, Checkpoint)):
+            raise UnsupportedItem(type(item).__name__, "any", "yield str, bytes, Block, Event, a mapping or Finish")
+        if not isinstance(item, (Finish, Checkpoint)):
+            self.items += 1
+        text = self.drain()
+        return [text, item] if text else [item]
+
+    def text(self, piece: str, now: float) -> str:
+        """The hot path: the text that leaves as `piece` comes, possibly none."""
+        if not piece:
+            return ""
+        self.items += 1
+        if self.intake.torn or not piece.isascii():
+            piece = self.intake.text(piece)
+            if not piece:
+                return ""
+        return self.flush.push(piece, now)
+
+    def tick(self, now: float) -> list[Item]:
+        text = self.flush.tick(now)
+        return [text] if text else []
+
+    def drain(self) -> str:
+        """All that is held, an incomplete character as U+FFFD."""
+        rest = self.intake.end()
+        if rest:
+            self.flush.taken += len(rest)
+            return self.flush.drain() + rest
+        return self.flush.drain()
+
+    def deadline(self) -> float | None:
+        return self.flush.deadline()
+
+
+class FrameStage:
+    """items -> flush -> encode: what a log stores, and the first half of a Pipeline."""
+
+    def __init__(self, flush: FlushPolicy, encoder: FramedEncoder) -> None:
+        self.encoder = encoder
+        self.source = ItemStage(flush)
+        # Frames that have a number and were not handed out yet: an item that raises must not take
+        # the text that left before it along.
+        self._made: list[Frame] = []
+
+    def push(self, item: Item, now: float) -> list[Frame]:
+        """The frames that leave as `item` comes. Raises for an item that cannot be sent."""
+        if not self.encoder.takes_text and isinstance(item, (str, bytes)):
+            self._made += self.encoder.wire(item.encode() if isinstance(item, str) else item)
+        else:
+            self._encode(self.source.push(item, now))
+        return self._taken()
+
+    def tick(self, now: float) -> list[Frame]:
+        """The frames that time releases."""
+        self._encode(self.source.tick(now))
+        return self._taken()
+
+    def finish(self, now: float) -> list[Frame]:
+        """The last frames, now that the source returned: complete, or failed if it is not."""
+        try:
+            self._drain()
+            if self.source.flush.taken != self.encoder.chars:
+                raise LocalProtocolError(
+                    f"{self.source.flush.taken} characters came in and {self.encoder.chars} were framed"
+                )
+            self._made += self.encoder.finish()
+        except LocalProtocolError as exc:
+            return self.fail(failure_from(exc), now)
+        return self._taken()
+
+    def fail(self, failure: Failure, now: float, status: str = "failed") -> list[Frame]:
+        """The last frames of a stream that did not complete, after all the text that came in."""
+        try:
+            self._drain()
+        except LocalProtocolError:
+            pass  # the held text cannot be sent: the first failure is the one to tell
+        self._made += self.encoder.fail(failure, status)
+        return self._taken()
+
+    def deadline(self) -> float | None:
+        """When to call `tick`."""
+        return self.source.deadline()
+
+    def _drain(self) -> None:
+        text = self.source.drain()
+        self.encoder.ending.items += self.source.items
+        self.source.items = 0
+        if text:
+            self._made += self.encoder.texts(text)
+
+    def _encode(self, items: list[Item]) -> None:
+        for item in items:
+            if isinstance(item, str):
+                self._made += self.encoder.texts(item)
+            elif isinstance(item, Finish):
+                self.encoder.ending.merge(item)
+            elif isinstance(item, (Block, Event, Mapping)):
+                self._made += self.encoder.item(item)
+
+    def _taken(self) -> list[Frame]:
+        frames = self._made
+        self._made = []
+        return frames
+
+
+class Pipeline:
+    """items -> flush -> encode -> guard -> bytes, and nothing else."""
+
+    def __init__(self, flush: FlushPolicy, encoder: FramedEncoder, guard: CompletionGuard) -> None:
+        self.encoder = encoder
+        self.guard = guard
+        self.stage = FrameStage(flush, encoder)
+        self.deadline = self.stage.deadline
+        self._takes_text = encoder.takes_text
+        self._whole = encoder.max_text // 4  # so many characters fit a frame whatever they are
+        self._text = self.stage.source.text
+        self._frame = encoder.text
+        self._admit = guard.admit
+
+    def open(self, *, resume: str | None = None) -> bytes:
+        """The first bytes of the connection, before the source is started."""
+        return self.guard.open(self.encoder.zero, own_ids=self.encoder.own_ids, resume=resume)
+
+    def push(self, item: Item, now: float) -> bytes:
+        """The bytes that leave as `item` comes, possibly none. Raises for an item that cannot be sent."""
+        if type(item) is str and self._takes_text:
+            text = self._text(item, now)
+            if not text:
+                return b""
+            if len(text) <= self._whole:
+                return self._admit(self._frame(text))
+            return self._bytes(self.encoder.texts(text))
+        return self._bytes(self.stage.push(item, now))
+
+    def tick(self, now: float) -> bytes:
+        """The bytes that time releases."""
+        return self._bytes(self.stage.tick(now))
+
+    def finish(self, now: float) -> bytes:
+        """The last bytes, now that the source returned. `guard.status` says what they were."""
+        return self._bytes(self.stage.finish(now))
+
+    def fail(self, failure: Failure, now: float, status: str = "failed") -> bytes:
+        """The last bytes of a stream that did not complete."""
+        return self._bytes(self.stage.fail(failure, now, status))
+
+    def heartbeat(self, *, blocked: bool = False) -> bytes:
+        """A sign of life, at a frame edge."""
+        return self.guard.heartbeat(blocked=blocked)
+
+    @property
+    def cursor(self) -> Cursor:
+        """The last frame that was handed out."""
+        return self.guard.cursor
+
+    @property
+    def items(self) -> int:
+        """What the source yielded so far."""
+        return self.encoder.ending.items + self.stage.source.items
+
+    def _bytes(self, frames: list[Frame]) -> bytes:
+        return b"".join([self._admit(frame) for frame in frames])

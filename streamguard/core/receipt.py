@@ -1,0 +1,92 @@
+"""What a reader gets: frames as they come, a verdict and a receipt at the end."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping
+from typing import Any, Literal
+
+import attrs
+
+from streamguard.core.cursor import Cursor
+from streamguard.core.dialect.base import Reading
+from streamguard.core.errors import Failure
+
+__all__ = ["AnswerFrame", "CorruptCode", "Receipt", "Verdict"]
+
+CorruptCode = Literal["grammar", "sid", "seq", "length", "checksum", "guard_stripped", "reframed", "too_large"]
+
+
+class Verdict(enum.Enum):
+    """What a reader knows about a stream once it is over."""
+
+    COMPLETE = "complete"  # every check held and the terminal says complete
+    TRUNCATED = "truncated"  # it ended before its terminal
+    CORRUPT = "corrupt"  # a frame failed its checks
+    GAP = "gap"  # frames are missing
+    FAILED = "failed"  # its end says that it failed
+    UNVERIFIED = "unverified"  # no cursors came; `proved_by` says what proved the end
+
+
+class AnswerFrame:
+    """One frame as it is handed out: its place (`seq`, 0 without cursors), and what its data says.
+
+    `text` is the text of choice 0, `texts` that of every choice where a frame can hold several, `item`
+    the Block or the provider's JSON where the frame is more than text.
+    """
+
+    __slots__ = ("data", "name", "reading", "seq")
+
+    def __init__(self, seq: int, name: str | None, data: str, reading: Reading) -> None:
+        self.seq = seq
+        self.name = name
+        self.data = data
+        self.reading = reading
+
+    @property
+    def text(self) -> str:
+        return self.reading.text
+
+    @property
+    def texts(self) -> Mapping[int, str]:
+        return self.reading.texts
+
+    @property
+    def item(self) -> Any:
+        return self.reading.item
+
+    def __repr__(self) -> str:
+        return f"AnswerFrame({self.seq}, {self.name!r}, {self.data!r})"
+
+
+@attrs.frozen
+class Receipt:
+    """What was read, and what is known about it.
+
+    `frames` and `bytes` count verified frames and their data, terminal included; `crc` is the chain
+    at their end. Seconds are measured by the client from its request: `first_frame`, `longest_gap`
+    between frames, `duration`.
+    """
+
+    verdict: Verdict
+    status: str | None = None
+    code: str | None = None
+    frames: int = 0
+    bytes: int = 0
+    crc: int | None = None
+    cursor: Cursor | None = None
+    finish_reason: str | dict[str, str] | None = None
+    usage: Mapping[str, Any] | None = None
+    failure: Failure | None = None
+    proved_by: str | None = None
+    first_frame: float | None = None
+    longest_gap: float | None = None
+    duration: float | None = None
+
+    def __str__(self) -> str:
+        parts = [self.verdict.name + (f" ({self.code})" if self.code else "")]
+        if self.crc is not None:
+            parts += [f"{self.frames} frames", f"crc {self.crc:08x}"]
+        if self.proved_by:
+            parts.append(f"proved by {self.proved_by}")
+        return ", ".join(parts)

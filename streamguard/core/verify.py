@@ -1,0 +1,357 @@
+"""The same stream seen from its reader: bytes in, frames out, and a verdict.
+
+Each frame is compared with the only cursor that could stand beside it. The verifier computes that
+cursor from the frame's data and its own chain and compares texts, so a good frame costs one checksum
+and one comparison; only a frame that differs is taken apart, to say which check failed. Checks are made
+in a fixed order (grammar, sid, seq, length, checksum), so that the same fault has the same name however
+the bytes were cut.
+
+`feed` hands out what is good and never raises: a fault ends the reading and stands in `verdict` and
+`error()`. Nothing is handed out after a fault, since a client that acts on the second half of an
+answer without its middle is worse off than one that stops.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+from zlib import crc32
+
+from streamguard.core.cursor import Cursor, chain, chain_start, cursor_zero, looks_like_cursor
+from streamguard.core.dialect import Dialect, DialectReader, Native, Raw, dialect_named
+from streamguard.core.errors import (
+    CorruptStream,
+    FailedStream,
+    Failure,
+    FrameTooLarge,
+    RemoteProtocolError,
+    StreamGap,
+    TruncatedStream,
+    VerdictError,
+    WireError,
+)
+from streamguard.core.items import Ending
+from streamguard.core.jsontext import dumps
+from streamguard.core.receipt import AnswerFrame, CorruptCode, Receipt, Verdict
+from streamguard.core.states import FINAL_STATUSES, TABLE, Input, State
+from streamguard.core.wire import Received, Wire, wire_named
+from streamguard.core.wire.base import MAX_FRAME
+
+__all__ = ["StreamVerifier"]
+
+class StreamVerifier:
+    """Reads one stream from its bytes.
+
+    `wire` and `dialect` say what the bytes are (`dialect=None`: `native` if the stream says so, else a
+    provider's events); `zero` is the cursor zero that the `Streamguard` header promised; `lenient`
+    accepts a last frame whose checks hold though its line end is missing.
+    """
+
+    def __init__(
+        self,
+        *,
+        wire: str | Wire = "sse",
+        dialect: str | Dialect | None = None,
+        zero: Cursor | None = None,
+        lenient: bool = False,
+        max_frame: int = MAX_FRAME,
+    ) -> None:
+        self.lenient = lenient
+        self.state: State = "unopened"
+        self.verdict: Verdict | None = None
+        self.frames = 0
+        self.status: str | None = None
+        self.finish_reason: str | dict[str, str] | None = None
+        self.usage: Mapping[str, Any] | None = None
+        self.failure: Failure | None = None
+        self.proved_by: str | None = None
+        self._error: RemoteProtocolError | None = None
+        self._dialect = None if dialect is None else dialect_named(dialect)
+        self._reader: DialectReader = (self._dialect or Raw()).reader()
+        own_ids = None if self._dialect is None else self._dialect.own_ids
+        self._wire = wire_named(wire).reader(own_ids=own_ids, max_frame=max_frame)
+        self._sid: str | None = None
+        self._seq = 0
+        self._offset = 0
+        self._crc = 0
+        self._promised = False  # a cursor, or the promise of one, was seen
+        self._dropped = False  # an unfinished last record was
+        if zero is not None and self._dialect_name != "text":  # plain text has no place for cursors
+            self._promise(zero)
+
+    @property
+    def cursor(self) -> Cursor | None:
+        """The last cursor whose checks held; None before any."""
+        return Cursor(self._sid, self._seq, self._offset, self._crc, self.status) if self._sid else None
+
+    @property
+    def receipt(self) -> Receipt:
+        """What is known so far; final once `end` was called."""
+        guarded = self._seq > 0
+        return Receipt(
+            verdict=self.verdict or Verdict.TRUNCATED,
+            status=self.status,
+            code=getattr(self._error, "code", None),
+            frames=self._seq,
+            bytes=self._offset,
+            crc=self._crc if guarded else None,
+            cursor=self.cursor,
+            finish_reason=self.finish_reason,
+            usage=self.usage,
+            failure=self.failure,
+            proved_by=self.proved_by if self.verdict is Verdict.UNVERIFIED else None,
+        )
+
+    def error(self, received: str = "") -> RemoteProtocolError | None:
+        """The error for this verdict, or None for COMPLETE and UNVERIFIED. `received` is what to attach."""
+        if isinstance(self._error, VerdictError):
+            self._error.received = received
+        return self._error
+
+    def feed(self, data: bytes) -> list[AnswerFrame]:
+        """The frames that `data` completes and that hold; nothing after a fault."""
+        if self._error is not None:
+            return []
+        frames: list[AnswerFrame] = []
+        try:
+            for record in self._wire.feed(data):
+                self._take(record, frames)
+        except RemoteProtocolError as exc:
+            self._fault(exc)
+        return frames
+
+    def end(self, *, clean: bool = True) -> list[AnswerFrame]:
+        """End of bytes. `clean` says whether the connection's own framing ended as it should."""
+        frames: list[AnswerFrame] = []
+        if self._error is None:
+            try:
+                for record in self._wire.end():
+                    self._take_partial(record, frames)
+                self._step("eof")
+                self._conclude(clean)
+            except RemoteProtocolError as exc:
+                self._fault(exc)
+        return frames
+
+    # ---- one record -------------------------------------------------------------------------
+
+    def _take(self, record: Received, frames: list[AnswerFrame]) -> None:
+        if record.kind == "frame":
+            if record.cursor is not None and self._sid is not None:
+                data = record.data.encode("utf-8", "replace")
+                offset = self._offset + len(data)
+                crc = chain(self._crc, record.name, None, data)
+                if record.cursor == f"{self._sid}.{self._seq + 1}.{offset}.{crc:08x}":
+                    if self.state != "open":
+                        self._step("frame")
+                    self._advance(self._seq + 1, offset, crc)
+                    self._hand_out(record, frames)
+                    return
+            self._take_slowly(record, frames)
+        elif record.kind == "opening":
+            self._opening(record)
+        elif record.kind == "beat":
+            self._step("beat")
+        else:
+            self._step("bye")
+
+    def _take_slowly(self, record: Received, frames: list[AnswerFrame]) -> None:
+        """Everything but the usual frame: the first, the terminal, one without a cursor, a wrong one."""
+        if record.cursor is None or not (self._promised or looks_like_cursor(record.cursor)):
+            if self._promised:
+                raise self._corrupt("guard_stripped", "a block came without its cursor")
+            self._hand_out(record, frames)
+            return
+        cursor = Cursor.parse(record.cursor)
+        self._promise(cursor_zero(cursor.sid))
+        data = record.data.encode("utf-8", "replace")
+        self._check(cursor, record.name, data)
+        if cursor.status is None:
+            self._step("frame")
+            self._advance(cursor.seq, cursor.offset, cursor.crc)
+            self._hand_out(record, frames)
+        else:
+            self._terminal(cursor, record)
+
+    def _take_partial(self, record: Received, frames: list[AnswerFrame]) -> None:
+        """A last record whose line end is missing: accepted only if asked to, and only as a good terminal."""
+        if not record.partial:
+            self._take(record, frames)
+            return
+        self._dropped = True
+        if not (self.lenient and self._promised and record.cursor):
+            return
+        try:
+            if Cursor.parse(record.cursor).status is not None:
+                self._take_slowly(record, frames)
+        except FailedStream:
+            raise
+        except RemoteProtocolError:
+            return  # cut inside it: the end of bytes will say that the stream is truncated
+
+    def _check(self, cursor: Cursor, name: str | None, data: bytes) -> None:
+        """The checks of a frame, in their order. The chain is continued from the last good frame."""
+        if cursor.sid != self._sid:
+            raise self._corrupt("sid", f"it belongs to stream {cursor.sid}")
+        if cursor.seq <= self._seq:
+            raise self._corrupt("seq", f"frame {cursor.seq} came after frame {self._seq}")
+        if cursor.seq > self._seq + 1:
+            raise StreamGap(self._seq + 1, cursor.seq, cursor=self.cursor)
+        right = self._offset + len(data) == cursor.offset
+        if right and chain(self._crc, name, cursor.status, data) == cursor.crc:
+            return
+        if self._was_reframed(cursor, name, data):
+            raise self._corrupt("reframed", "something between rewrote the data: pass it through unchanged")
+        if not right:
+            raise self._corrupt("length", f"{len(data)} bytes came, {cursor.offset - self._offset} were sent")
+        raise self._corrupt("checksum")
+
+    def _was_reframed(self, cursor: Cursor, name: str | None, data: bytes) -> bool:
+        """Whether the data is the same JSON as was sent, written differently by something between."""
+        try:
+            again = dumps(json.loads(data))
+        except (ValueError, RecursionError):
+            return False
+        sent = self._offset + len(again) == cursor.offset
+        return sent and again != data and chain(self._crc, name, cursor.status, again) == cursor.crc
+
+    def _advance(self, seq: int, offset: int, crc: int) -> None:
+        self._seq = seq
+        self._offset = offset
+        self._crc = crc
+
+    def _hand_out(self, record: Received, frames: list[AnswerFrame]) -> None:
+        try:
+            reading = self._reader.read(record.name, record.data)
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as exc:
+            raise self._corrupt("grammar", f"the data is not the dialect's: {exc}") from exc
+        self.frames += 1
+        if reading is not None:  # an unknown name is chained, and not handed out
+            frames.append(AnswerFrame(self._seq, record.name, record.data, reading))
+
+    # ---- beginnings and ends ----------------------------------------------------------------
+
+    def _promise(self, zero: Cursor) -> None:
+        self._promised = True
+        if self._sid is None:
+            self._sid = zero.sid
+            self._crc = chain_start(zero.sid)
+
+    def _opening(self, record: Received) -> None:
+        if record.cursor is None:  # the binary carrier names the stream by its sid alone
+            zero = cursor_zero(record.data)
+        else:
+            zero = Cursor.parse(record.cursor)
+        self._promise(zero)
+        if zero.sid != self._sid:
+            raise self._corrupt("sid", f"the opening names stream {zero.sid}")
+        if zero != cursor_zero(zero.sid):
+            raise self._corrupt("checksum", "the opening's cursor is not cursor zero")
+        if record.name == "open" and self._dialect is None:
+            self._dialect = Native()
+            self._reader = self._dialect.reader()
+        if self.state == "unopened":  # the comment and native's `open` event are one opening
+            self._step("opening")
+
+    def _terminal(self, cursor: Cursor, record: Received) -> None:
+        summary = self._summary(cursor, record)
+        if summary is not None and (summary.get("frames"), summary.get("bytes")) != (self._seq, self._offset):
+            raise self._corrupt("length", "the summary counts other frames than came")
+        self._step("terminal")
+        self._advance(cursor.seq, cursor.offset, cursor.crc)
+        self.frames += 1
+        self.status = cursor.status
+        self._read_ending(record, summary)
+        if self.status == "complete":
+            self.verdict = Verdict.COMPLETE
+            return
+        if self.status not in FINAL_STATUSES:
+            self.failure = Failure("unknown_status", f"the terminal's status is {self.status!r}")
+        raise FailedStream(self.status or "failed", self.failure, cursor=self.cursor)
+
+    def _summary(self, cursor: Cursor, record: Received) -> Mapping[str, Any] | None:
+        """What the terminal says of the stream, where its dialect has a place for that."""
+        text = record.data if record.name == "end" else None
+        if record.extra is not None and self._dialect_name != "native":
+            check, _, text = record.extra.partition(" ")
+            if check != f"{crc32(text.encode('utf-8', 'replace'), cursor.crc):08x}":
+                raise self._corrupt("checksum", "the summary beside the terminal does not match its checksum")
+        if text is None:
+            if self._dialect_name in ("openai", "native"):
+                raise self._corrupt("guard_stripped", "the terminal came without its summary")
+            return None
+        try:
+            summary = json.loads(text)
+        except (ValueError, RecursionError):
+            summary = None
+        if not isinstance(summary, dict):
+            raise self._corrupt("grammar", "the terminal's summary is no JSON object")
+        return summary
+
+    def _read_ending(self, record: Received, summary: Mapping[str, Any] | None) -> None:
+        if summary is None:
+            if record.data:
+                self._reader.read(record.name, record.data)
+            self._read_reader()
+            return
+        self.finish_reason = summary.get("finish_reason")
+        self.usage = summary.get("usage")
+        error = summary.get("error")
+        if isinstance(error, dict):
+            self.failure = Failure(
+                str(error.get("code")),
+                str(error.get("message")),
+                bool(error.get("retryable")),
+                bool(error.get("resumable")),
+            )
+
+    def _read_reader(self) -> None:
+        self.finish_reason = Ending(reasons=self._reader.reasons).finish_reason
+        self.usage = self._reader.usage
+        self.failure = self._reader.error
+
+    def _conclude(self, clean: bool) -> None:
+        """The verdict of a stream whose bytes have ended."""
+        if self.state == "closed":
+            return  # the terminal said it
+        detail = "an unfinished last event was dropped" if self._dropped else ""
+        if self._promised:
+            raise TruncatedStream(cursor=self.cursor, detail=detail)
+        # No cursors: the provider's own end is all there is to go by.
+        self.proved_by = self._reader.proof(clean)
+        self._read_reader()
+        if self.proved_by is None and self.failure is None:
+            raise TruncatedStream(detail=detail)
+        self.failure = self._reader.judge()
+        if self.failure is not None:
+            raise FailedStream("failed", self.failure)
+        self.verdict = Verdict.UNVERIFIED
+
+    # ---- small parts ------------------------------------------------------------------------
+
+    @property
+    def _dialect_name(self) -> str | None:
+        return self._dialect.name if self._dialect is not None else None
+
+    def _step(self, event: Input) -> None:
+        state = TABLE[self.state].get(event)
+        if state is None:
+            raise self._corrupt("grammar", f"{event} cannot follow in state {self.state!r}")
+        self.state = state
+
+    def _corrupt(self, code: CorruptCode, detail: str = "") -> CorruptStream:
+        return CorruptStream(code, cursor=self.cursor, detail=detail)
+
+    def _fault(self, exc: RemoteProtocolError) -> None:
+        if isinstance(exc, WireError) and not isinstance(exc, FrameTooLarge):
+            exc = self._corrupt("grammar", str(exc))
+        self._error = exc
+        self.verdict = _VERDICTS.get(type(exc), Verdict.CORRUPT)
+
+
+_VERDICTS = {
+    TruncatedStream: Verdict.TRUNCATED,
+    StreamGap: Verdict.GAP,
+    FailedStream: Verdict.FAILED,
+}

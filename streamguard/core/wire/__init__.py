@@ -1,0 +1,55 @@
+"""Carriers: frames as bytes, both directions of a format in one file.
+
+    base      what a carrier is
+    sse       server-sent events
+    ndjson    one JSON object a line
+    binary    length-checked records
+    plain     text and nothing else
+"""
+
+from __future__ import annotations
+
+from typing import Union
+
+from streamguard.core.wire.base import MAX_FRAME, Received, Wire, WireEncoder, WireReader
+from streamguard.core.wire.binary import Binary
+from streamguard.core.wire.ndjson import Ndjson
+from streamguard.core.wire.plain import Plain
+from streamguard.core.wire.sse import Sse, SseDecoder, SseEvent
+
+__all__ = [
+    "Binary",
+    "MAX_FRAME",
+    "Ndjson",
+    "Plain",
+    "Received",
+    "Sse",
+    "SseDecoder",
+    "SseEvent",
+    "Wire",
+    "WireEncoder",
+    "WireReader",
+    "wire_for_content_type",
+    "wire_named",
+]
+
+_BY_NAME = {"sse": Sse(), "ndjson": Ndjson(), "binary": Binary(), "plain": Plain()}
+
+
+def wire_named(wire: Union[str, Wire]) -> Wire:
+    """The carrier of this name with its default settings; a Wire is returned as it is."""
+    if not isinstance(wire, str):
+        return wire
+    try:
+        return _BY_NAME[wire]
+    except KeyError:
+        raise ValueError(f"unknown carrier {wire!r}; known: {', '.join(_BY_NAME)}") from None
+
+
+def wire_for_content_type(content_type: str) -> Wire | None:
+    """The carrier of an HTTP answer, or None if it is no stream of ours or anybody's."""
+    essence = content_type.partition(";")[0].strip().lower()
+    for wire in _BY_NAME.values():
+        if wire.content_type.partition(";")[0] == essence:
+            return wire
+    return None

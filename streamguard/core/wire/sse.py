@@ -1,0 +1,374 @@
+"""Server-sent events, both directions (WHATWG HTML, section 9.2; wire protocol, section 2).
+
+Writing: LF only, no byte-order mark, one block a frame, `data: ` last in its block. The cursor
+stands directly before the data, in `id:` or in a comment inside the block. Heartbeats are comments
+with *one* LF: a blank line after them would be a block without data, which some SDKs parse as JSON.
+
+Reading: `SseDecoder` is a conforming decoder for any stream; `SseReader` reads our comments and ids
+on top of it. A chunk is split once, on LF, after CR and CRLF became LF; an unfinished line waits in a
+list and is joined once, so the work is linear however the bytes are cut. `str.splitlines()` would be
+shorter and wrong: it cuts at U+2028, U+2029, U+0085 and more.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from typing import Final, Generic, Literal, TypeVar
+
+import attrs
+
+from streamguard.core.cursor import Cursor, looks_like_cursor
+from streamguard.core.errors import FieldRefused, FrameTooLarge
+from streamguard.core.frame import Frame, fits
+from streamguard.core.jsontext import dumps
+from streamguard.core.wire.base import MAX_FRAME, Received
+
+__all__ = ["HeartbeatForm", "Sse", "SseDecoder", "SseEncoder", "SseEvent", "SseReader"]
+
+HeartbeatForm = Literal["comment", "padded", "ping"]
+
+_RETRY_MS: Final = 2000  # reconnection time told to EventSource; 1 to 5 s are in use in the field
+_MAX_RETRY_MS: Final = 365 * 86_400_000
+_CONTROL: Final = ("open", "bye", "ping")  # native's events that are no frames
+# `: end <cursor>.<status>` is a terminal of its own; `: end <crc8> <json>` belongs to its block.
+_ENDING_CURSOR: Final = re.compile(r"[A-Za-z0-9_-]{22}\.", re.ASCII)
+_PADDING: Final = 2048  # some layers hold answers back until 2 kB have come
+
+
+def _field(name: bytes, value: bytes) -> bytes:
+    """The one function that writes a field or comment (`name` empty)."""
+    if not fits(value):
+        raise FieldRefused(name.decode() or "comment")
+    return b"%b: %b\n" % (name, value)
+
+
+class SseEncoder:
+    """Writes one connection's frames."""
+
+    def __init__(self, zero: Cursor, *, ids: Literal["id", "comment"], own_ids: bool, beat: HeartbeatForm) -> None:
+        self._zero = zero
+        self._own_ids = own_ids
+        self._beat = beat
+        self._in_id = own_ids or ids == "id"
+        sid = zero.sid.encode()
+        # The hot path: one format call a token.
+        self._text = (b"id: " if self._in_id else b": sg ") + sid + b".%d.%d.%08x\ndata: %b\n\n"
+        self._cursor = sid + b".%d.%d.%08x"
+
+    def opening(self, *, resume: str | None = None) -> bytes:
+        zero = str(self._zero).encode()
+        comment = _field(b"", b"streamguard 1 " + zero)
+        if not self._own_ids:
+            return comment
+        data = dumps({"v": 1, "resume": resume})
+        return b"%bevent: open\nretry: %d\n%b%b\n" % (comment, _RETRY_MS, _field(b"id", zero), _field(b"data", data))
+
+    def frame(self, frame: Frame) -> bytes:
+        data = frame.data
+        if frame.name is None and frame.status is None and frame.extra is None and fits(data):
+            return self._text % (frame.seq, frame.offset, frame.crc, data)
+        return self._block(frame)
+
+    def heartbeat(self, cursor: Cursor, *, blocked: bool = False) -> bytes:
+        if self._beat == "ping":
+            return b"event: ping\n%b\n" % _field(b"data", dumps({"cursor": str(cursor)}))
+        text = f"hb {cursor} blocked" if blocked else f"hb {cursor}"
+        if self._beat == "padded":
+            text = text.ljust(_PADDING)
+        return _field(b"", text.encode())
+
+    def bye(self, cursor: Cursor, reason: str) -> bytes:
+        if self._own_ids:
+            data = dumps({"cursor": str(cursor), "reason": reason})
+            return b"event: bye\n%b\n" % _field(b"data", data)
+        return _field(b"", f"bye {cursor} {reason}".encode())
+
+    def _block(self, frame: Frame) -> bytes:
+        cursor = self._cursor % (frame.seq, frame.offset, frame.crc)
+        if frame.status is not None:
+            cursor += b"." + frame.status.encode()
+            if not frame.data:  # an end without a marker of its own: a comment is all that fits
+                return _field(b"", b"end " + cursor)
+        lines = [_field(b"event", frame.name.encode())] if frame.name is not None else []
+        in_id = self._in_id
+        if frame.extra is not None:
+            if frame.status is not None:
+                lines.append(_field(b"", b"end " + frame.extra))
+            else:  # a provider's own id stays, and the cursor goes beside it
+                lines.append(_field(b"id", frame.extra))
+                in_id = False
+        lines.append(_field(b"id", cursor) if in_id else _field(b"", b"sg " + cursor))
+        lines.extend([_field(b"data", line) for line in frame.data.split(b"\n")])
+        lines.append(b"\n")
+        return b"".join(lines)
+
+
+class SseEvent:
+    """One event. `id` is this block's own (None if absent), `last_event_id` the committed one,
+    `retry` this block's in milliseconds, `comments` this block's in order."""
+
+    __slots__ = ("comments", "data", "event", "id", "last_event_id", "retry")
+
+    def __init__(
+        self,
+        event: str,
+        data: str,
+        id: str | None = None,
+        retry: int | None = None,
+        last_event_id: str = "",
+        comments: list[str] | None = None,
+    ) -> None:
+        self.event = event
+        self.data = data
+        self.id = id
+        self.retry = retry
+        self.last_event_id = last_event_id
+        self.comments = comments or []
+
+    def __repr__(self) -> str:
+        return f"SseEvent(event={self.event!r}, data={self.data!r}, id={self.id!r})"
+
+
+T = TypeVar("T")
+
+
+class _Blocks(Generic[T]):
+    """Bytes to blocks: lines, fields, limits. Subclasses say what a comment and a block become."""
+
+    def __init__(self, max_frame: int, lenient: bool) -> None:
+        self.retry: int | None = None
+        self.last_event_id = ""
+        self.max_frame = max_frame
+        self.lenient = lenient
+        self._limit = max_frame + 1024  # room for the field names and the other fields of a block
+        self._bom: bytes | None = b""  # what may still become a byte-order mark; None once decided
+        self._after_cr = False
+        self._line: list[bytes] = []
+        self._size = 0
+        self._too_large: FrameTooLarge | None = None
+        self._out: list[T] = []
+        self._data: list[bytes] = []
+        self._event = b""
+        self._id: str | None = None
+        self._retry: int | None = None
+        self._comments: list[str] = []
+
+    def feed(self, data: bytes) -> list[T]:
+        """What `data` completes."""
+        if self._too_large is not None:
+            raise self._too_large
+        if self._bom is not None:
+            data = self._strip_bom(data)
+        if self._after_cr and data:
+            self._after_cr = False
+            if data[0] == 10:
+                data = data[1:]
+        if 13 in data:
+            self._after_cr = data.endswith(b"\r")
+            data = data.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
+        return self._lines(data.split(b"\n"))
+
+    def end(self) -> list[T]:
+        """End of bytes: what is unfinished is dropped, as the standard says, unless `lenient`."""
+        if self._too_large is not None:
+            raise self._too_large
+        if not self.lenient:
+            return []
+        return self._lines([b"", b"", b""] if self._line else [b"", b""])
+
+    def _comment(self, text: str) -> None:
+        """A comment's line has ended."""
+        self._comments.append(text)
+
+    def _dispatch(self, event: str, data: str) -> None:
+        """A block with data has ended; append what it becomes to `_out`."""
+        raise NotImplementedError
+
+    def _strip_bom(self, data: bytes) -> bytes:
+        # Only one leading mark is removed, and it may come a byte at a time.
+        head = (self._bom or b"") + data
+        if len(head) < 3 and b"\xef\xbb\xbf".startswith(head):
+            self._bom = head
+            return b""
+        self._bom = None
+        return head.removeprefix(b"\xef\xbb\xbf")
+
+    def _lines(self, lines: list[bytes]) -> list[T]:
+        last = lines.pop()
+        if lines and self._line:
+            self._size -= sum(map(len, self._line))  # counted while the line was unfinished
+            self._line.append(lines[0])
+            lines[0] = b"".join(self._line)
+            self._line.clear()
+        self._out = out = []
+        for line in lines:
+            if not line:
+                if self._data or self._comments or self._size:
+                    self._blank()
+            elif line[:6] == b"data: ":
+                self._data.append(line[6:])
+                self._size += len(line) - 5
+            else:
+                self._size += len(line)
+                self._other(line)
+            if self._size > self._limit or self._too_large is not None:
+                return self._refuse()
+        if last:
+            self._line.append(last)
+            self._size += len(last)
+            if self._size > self._limit:
+                return self._refuse()
+        return out
+
+    def _refuse(self) -> list[T]:
+        if self._too_large is None:
+            self._too_large = FrameTooLarge(self._size, self.max_frame)
+        if not self._out:
+            raise self._too_large
+        return self._out
+
+    def _other(self, line: bytes) -> None:
+        name, colon, value = line.partition(b":")
+        if value[:1] == b" ":
+            value = value[1:]
+        if name == b"id":
+            if 0 not in value:
+                self._id = value.decode("utf-8", "replace")
+        elif name == b"data":
+            self._data.append(value)
+        elif not name and colon:
+            self._comment(value.decode("utf-8", "replace"))
+        elif name == b"event":
+            self._event = value
+        elif name == b"retry" and value.isdigit():
+            # Beyond a year a number is no reconnection time, and int() is quadratic in its length.
+            self._retry = self.retry = min(int(value[:20]), _MAX_RETRY_MS)
+
+    def _blank(self) -> None:
+        if self._id is not None:
+            self.last_event_id = self._id
+        if self._data:
+            data = self._data[0] if len(self._data) == 1 else b"\n".join(self._data)
+            if len(data) > self.max_frame:
+                self._too_large = FrameTooLarge(len(data), self.max_frame)
+                return
+            self._dispatch(self._event.decode("utf-8", "replace"), data.decode("utf-8", "replace"))
+            self._data.clear()
+        self._event = b""
+        self._id = self._retry = None
+        self._size = 0
+        if self._comments:
+            self._comments = []
+
+
+class SseDecoder(_Blocks[SseEvent]):
+    """A conforming, incremental decoder for any stream of server-sent events.
+
+    `feed(bytes) -> list[SseEvent]`, `end() -> list[SseEvent]` (empty unless `lenient`: then a last
+    block whose blank line is missing is handed out). `on_comment` is called with each comment's text
+    at its line's end. `retry` (milliseconds) and `last_event_id` are what a reconnecting client would
+    use. Data above `max_frame` bytes raises FrameTooLarge, after the events before it were handed out.
+    """
+
+    def __init__(
+        self,
+        on_comment: Callable[[str], object] | None = None,
+        *,
+        max_frame: int = MAX_FRAME,
+        lenient: bool = False,
+    ) -> None:
+        super().__init__(max_frame, lenient)
+        self._on_comment = on_comment
+
+    def _comment(self, text: str) -> None:
+        self._comments.append(text)
+        if self._on_comment is not None:
+            self._on_comment(text)
+
+    def _dispatch(self, event: str, data: str) -> None:
+        self._out.append(
+            SseEvent(event or "message", data, self._id, self._retry, self.last_event_id, self._comments)
+        )
+
+
+class SseReader(_Blocks[Received]):
+    """Reads our ids and comments: SSE bytes to `Received` records, for the verifier."""
+
+    def __init__(self, *, own_ids: bool | None, max_frame: int = MAX_FRAME) -> None:
+        super().__init__(max_frame, lenient=True)
+        self._own_ids = own_ids  # None: an `open` event that bears a cursor will tell
+        self._partial = False
+
+    def end(self) -> list[Received]:
+        self._partial = True
+        return super().end()
+
+    def _comment(self, text: str) -> None:
+        word, _, rest = text.partition(" ")
+        if word == "sg" or word == "end":
+            if word == "end" and _ENDING_CURSOR.match(rest):
+                self._out.append(Received("frame", rest, partial=self._partial))
+            else:
+                self._comments.append(text)
+        elif word == "hb":
+            self._out.append(Received("beat", rest))
+        elif word == "streamguard" and rest.startswith("1 "):
+            self._out.append(Received("opening", rest[2:]))
+        elif word == "bye":
+            cursor, _, reason = rest.partition(" ")
+            self._out.append(Received("bye", cursor, reason=reason))
+
+    def _dispatch(self, event: str, data: str) -> None:
+        cursor, extra = self._id, None
+        if self._comments:
+            for text in self._comments:
+                word, _, rest = text.partition(" ")
+                if word == "sg":
+                    cursor, extra = rest, self._id if extra is None else extra
+                else:
+                    extra = rest
+        if self._own_ids is None and event == "open" and looks_like_cursor(cursor or ""):
+            self._own_ids = True
+        if self._own_ids and event in _CONTROL:
+            self._control(event, data)
+            return
+        name = None if not event or event == "message" else event
+        self._out.append(Received("frame", cursor, name, data, extra, partial=self._partial))
+
+    def _control(self, event: str, data: str) -> None:
+        if event == "open":
+            self._out.append(Received("opening", self._id, "open"))
+            return
+        try:
+            fields = json.loads(data)
+        except ValueError:
+            fields = {}
+        fields = fields if isinstance(fields, dict) else {}
+        kind: Literal["beat", "bye"] = "beat" if event == "ping" else "bye"
+        self._out.append(Received(kind, str(fields.get("cursor")), reason=str(fields.get("reason", ""))))
+
+
+@attrs.frozen
+class Sse:
+    """The carrier `sse`.
+
+    `ids` is where the cursor stands in dialects that do not always use `id:`; `heartbeat` the form of
+    a sign of life: a comment, a comment padded to 2 kB for layers that hold answers back, or a `ping`
+    event for clients whose idle timer counts events.
+    """
+
+    ids: Literal["id", "comment"] = "comment"
+    heartbeat: HeartbeatForm = "comment"
+
+    name = "sse"
+    content_type = "text/event-stream; charset=utf-8"
+
+    def encoder(self, zero: Cursor, *, own_ids: bool) -> SseEncoder:
+        if self.heartbeat == "ping" and not own_ids:
+            raise ValueError("`ping` events are visible to SDK clients: choose them with dialect `native` only")
+        return SseEncoder(zero, ids=self.ids, own_ids=own_ids, beat=self.heartbeat)
+
+    def reader(self, *, own_ids: bool | None, max_frame: int = MAX_FRAME) -> SseReader:
+        return SseReader(own_ids=own_ids, max_frame=max_frame)
