@@ -9,7 +9,6 @@ from typing import Any, Literal
 import attrs
 
 from streamguard.core.cursor import Cursor
-from streamguard.core.dialect.base import Reading
 from streamguard.core.errors import Failure
 
 __all__ = ["AnswerFrame", "CorruptCode", "Receipt", "Verdict"]
@@ -31,29 +30,32 @@ class Verdict(enum.Enum):
 class AnswerFrame:
     """One frame as it is handed out: its place (`seq`, 0 without cursors), and what its data says.
 
-    `text` is the text of choice 0, `texts` that of every choice where a frame can hold several, `item`
-    the Block or the provider's JSON where the frame is more than text.
+    `text` is the text of choice 0; `item` the Block or the provider's JSON where the frame is more
+    than text, `texts` then the text of every choice in it; `raw` is the data in UTF-8.
     """
 
-    __slots__ = ("data", "name", "reading", "seq")
+    __slots__ = ("item", "name", "raw", "seq", "text", "texts")
 
-    def __init__(self, seq: int, name: str | None, data: str, reading: Reading) -> None:
+    def __init__(
+        self,
+        seq: int,
+        name: str | None,
+        raw: bytes,
+        text: str,
+        item: Any = None,
+        texts: Mapping[int, str] | None = None,
+    ) -> None:
         self.seq = seq
         self.name = name
-        self.data = data
-        self.reading = reading
+        self.raw = raw
+        self.text = text
+        self.item = item
+        self.texts = texts
 
     @property
-    def text(self) -> str:
-        return self.reading.text
-
-    @property
-    def texts(self) -> Mapping[int, str]:
-        return self.reading.texts
-
-    @property
-    def item(self) -> Any:
-        return self.reading.item
+    def data(self) -> str:
+        """The frame's data as text."""
+        return self.raw.decode("utf-8", "replace")
 
     def __repr__(self) -> str:
         return f"AnswerFrame({self.seq}, {self.name!r}, {self.data!r})"

@@ -19,7 +19,7 @@ from typing import Any
 from zlib import crc32
 
 from streamguard.core.cursor import Cursor, chain, chain_start, cursor_zero, looks_like_cursor
-from streamguard.core.dialect import Dialect, DialectReader, Native, Raw, dialect_named
+from streamguard.core.dialect import Dialect, DialectReader, Native, Raw, Reading, dialect_named
 from streamguard.core.errors import (
     CorruptStream,
     FailedStream,
@@ -69,9 +69,11 @@ class StreamVerifier:
         self._error: RemoteProtocolError | None = None
         self._dialect = None if dialect is None else dialect_named(dialect)
         self._reader: DialectReader = (self._dialect or Raw()).reader()
+        self._read = self._reader.read
         own_ids = None if self._dialect is None else self._dialect.own_ids
         self._wire = wire_named(wire).reader(own_ids=own_ids, max_frame=max_frame)
         self._sid: str | None = None
+        self._usual = b""  # the cursor of a frame that is no terminal, to be filled with its numbers
         self._seq = 0
         self._offset = 0
         self._crc = 0
@@ -139,13 +141,19 @@ class StreamVerifier:
     def _take(self, record: Received, frames: list[AnswerFrame]) -> None:
         if record.kind == "frame":
             if record.cursor is not None and self._sid is not None:
-                data = record.data.encode("utf-8", "replace")
+                data = record.data
+                seq = self._seq + 1
                 offset = self._offset + len(data)
-                crc = chain(self._crc, record.name, None, data)
-                if record.cursor == f"{self._sid}.{self._seq + 1}.{offset}.{crc:08x}":
+                if record.name is None:
+                    crc = crc32(b"\n\n%b\n" % data, self._crc)
+                else:
+                    crc = chain(self._crc, record.name, None, data)
+                if record.cursor == self._usual % (seq, offset, crc):
                     if self.state != "open":
                         self._step("frame")
-                    self._advance(self._seq + 1, offset, crc)
+                    self._seq = seq
+                    self._offset = offset
+                    self._crc = crc
                     self._hand_out(record, frames)
                     return
             self._take_slowly(record, frames)
@@ -158,15 +166,14 @@ class StreamVerifier:
 
     def _take_slowly(self, record: Received, frames: list[AnswerFrame]) -> None:
         """Everything but the usual frame: the first, the terminal, one without a cursor, a wrong one."""
-        if record.cursor is None or not (self._promised or looks_like_cursor(record.cursor)):
+        if record.cursor is None or not (self._promised or looks_like_cursor(record.cursor.decode("ascii", "replace"))):
             if self._promised:
                 raise self._corrupt("guard_stripped", "a block came without its cursor")
             self._hand_out(record, frames)
             return
-        cursor = Cursor.parse(record.cursor)
+        cursor = _parse(record.cursor)
         self._promise(cursor_zero(cursor.sid))
-        data = record.data.encode("utf-8", "replace")
-        self._check(cursor, record.name, data)
+        self._check(cursor, record.name, record.data)
         if cursor.status is None:
             self._step("frame")
             self._advance(cursor.seq, cursor.offset, cursor.crc)
@@ -183,7 +190,7 @@ class StreamVerifier:
         if not (self.lenient and self._promised and record.cursor):
             return
         try:
-            if Cursor.parse(record.cursor).status is not None:
+            if _parse(record.cursor).status is not None:
                 self._take_slowly(record, frames)
         except FailedStream:
             raise
@@ -223,12 +230,16 @@ class StreamVerifier:
 
     def _hand_out(self, record: Received, frames: list[AnswerFrame]) -> None:
         try:
-            reading = self._reader.read(record.name, record.data)
+            reading = self._read(record.name, record.data.decode("utf-8", "replace"))
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as exc:
             raise self._corrupt("grammar", f"the data is not the dialect's: {exc}") from exc
         self.frames += 1
-        if reading is not None:  # an unknown name is chained, and not handed out
+        if type(reading) is str:
             frames.append(AnswerFrame(self._seq, record.name, record.data, reading))
+        elif isinstance(reading, Reading):  # an unknown name is chained, and not handed out
+            frames.append(
+                AnswerFrame(self._seq, record.name, record.data, reading.text, reading.item, reading.texts)
+            )
 
     # ---- beginnings and ends ----------------------------------------------------------------
 
@@ -237,12 +248,13 @@ class StreamVerifier:
         if self._sid is None:
             self._sid = zero.sid
             self._crc = chain_start(zero.sid)
+            self._usual = zero.sid.encode() + b".%d.%d.%08x"
 
     def _opening(self, record: Received) -> None:
         if record.cursor is None:  # the binary carrier names the stream by its sid alone
-            zero = cursor_zero(record.data)
+            zero = _parse(str(cursor_zero(record.data.decode("ascii", "replace"))).encode("utf-8"))
         else:
-            zero = Cursor.parse(record.cursor)
+            zero = _parse(record.cursor)
         self._promise(zero)
         if zero.sid != self._sid:
             raise self._corrupt("sid", f"the opening names stream {zero.sid}")
@@ -251,6 +263,7 @@ class StreamVerifier:
         if record.name == "open" and self._dialect is None:
             self._dialect = Native()
             self._reader = self._dialect.reader()
+            self._read = self._reader.read
         if self.state == "unopened":  # the comment and native's `open` event are one opening
             self._step("opening")
 
@@ -272,7 +285,7 @@ class StreamVerifier:
 
     def _summary(self, cursor: Cursor, record: Received) -> Mapping[str, Any] | None:
         """What the terminal says of the stream, where its dialect has a place for that."""
-        text = record.data if record.name == "end" else None
+        text = record.data.decode("utf-8", "replace") if record.name == "end" else None
         if record.extra is not None and self._dialect_name != "native":
             check, _, text = record.extra.partition(" ")
             if check != f"{crc32(text.encode('utf-8', 'replace'), cursor.crc):08x}":
@@ -292,7 +305,7 @@ class StreamVerifier:
     def _read_ending(self, record: Received, summary: Mapping[str, Any] | None) -> None:
         if summary is None:
             if record.data:
-                self._reader.read(record.name, record.data)
+                self._read(record.name, record.data.decode("utf-8", "replace"))
             self._read_reader()
             return
         self.finish_reason = summary.get("finish_reason")
@@ -348,6 +361,10 @@ class StreamVerifier:
             exc = self._corrupt("grammar", str(exc))
         self._error = exc
         self.verdict = _VERDICTS.get(type(exc), Verdict.CORRUPT)
+
+
+def _parse(cursor: bytes) -> Cursor:
+    return Cursor.parse(cursor.decode("ascii", "replace"))
 
 
 _VERDICTS = {

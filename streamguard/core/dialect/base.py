@@ -28,23 +28,17 @@ class Payload:
     extra: bytes | None = None
 
 
-_NO_TEXTS: Mapping[int, str] = {}
-
-
 class Reading:
-    """What the data of one frame says: text of choice 0, the text of every choice where a frame can
-    hold several (`texts`), and the item itself where it is more than text."""
+    """What the data of one frame says where it is more than text of choice 0: the item itself, the
+    text of every choice in it, and that of choice 0."""
 
     __slots__ = ("item", "text", "texts")
 
     def __init__(
-        self,
-        text: str = "",
-        item: Block | Mapping[str, Any] | None = None,
-        texts: Mapping[int, str] = _NO_TEXTS,
+        self, item: Block | Mapping[str, Any] | None, text: str = "", texts: Mapping[int, str] | None = None
     ) -> None:
-        self.text = text
         self.item = item
+        self.text = text
         self.texts = texts
 
 
@@ -82,8 +76,8 @@ class DialectReader(Protocol):
     @property
     def error(self) -> Failure | None: ...
 
-    def read(self, name: str | None, data: str) -> Reading | None:
-        """What a frame says; None where there is nothing to hand out, or its name is unknown.
+    def read(self, name: str | None, data: str) -> str | Reading | None:
+        """What a frame says: text, or more than text; None where there is nothing to hand out, or its name is unknown.
 
         Raises ValueError for data that is not the dialect's.
         """

@@ -54,16 +54,16 @@ class NativeReader:
         self.usage: Mapping[str, Any] | None = None
         self.error: Failure | None = None
 
-    def read(self, name: str | None, data: str) -> Reading | None:
+    def read(self, name: str | None, data: str) -> str | Reading | None:
         if name is None:
             # The hot path of reading: the one JSON value is a string, from its second character on.
             text, end = scanstring(data, 1)
             if data[0] != '"' or end != len(data):
                 raise ValueError("the data of a text frame is no JSON string")
-            return Reading(text)
+            return text
         if name == "block":
             fields = json.loads(data)
-            return Reading("", Block(fields.pop("type"), fields))
+            return Reading(Block(fields.pop("type"), fields))
         return None
 
     def proof(self, clean: bool) -> str | None:

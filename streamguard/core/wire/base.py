@@ -22,9 +22,9 @@ ReceivedKind = Literal["opening", "frame", "beat", "bye"]
 class Received:
     """One record as it was read, unverified.
 
-    `cursor` is its text as sent (None: it had none, ""/garbage: the verifier refuses it); `extra` is
-    what travelled beside the data; `reason` is a bye's; `partial` marks a last block whose end is
-    missing.
+    `cursor` is as sent (None: it had none; garbage: the verifier refuses it), `data` the frame's, both
+    in UTF-8; `extra` is what travelled beside the data; `reason` is a bye's; `partial` marks a last
+    record whose end is missing.
     """
 
     __slots__ = ("cursor", "data", "extra", "kind", "name", "partial", "reason")
@@ -32,9 +32,9 @@ class Received:
     def __init__(
         self,
         kind: ReceivedKind,
-        cursor: str | None = None,
+        cursor: bytes | None = None,
         name: str | None = None,
-        data: str = "",
+        data: bytes = b"",
         extra: str | None = None,
         reason: str = "",
         partial: bool = False,

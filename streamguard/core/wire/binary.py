@@ -144,7 +144,7 @@ class BinaryReader:
         if not self._buffer.startswith(MAGIC):
             raise WireError(f"not a streamguard binary stream: {bytes(self._buffer[:8])!r}")
         self._sid = self._text(len(MAGIC), _PREAMBLE)
-        return Received("opening", None, data=self._sid), _PREAMBLE
+        return Received("opening", data=self._sid.encode()), _PREAMBLE
 
     def _received(
         self, kind: int, label: str, status: int, cursor: Cursor, body: int, size: int, extra: str
@@ -153,10 +153,11 @@ class BinaryReader:
             raise WireError(f"a record of unknown kind {kind} or status {status}")
         if kind:
             name = _KINDS[kind]
-            return Received("beat" if name == "beat" else "bye", str(cursor), reason=label)
+            return Received("beat" if name == "beat" else "bye", str(cursor).encode(), reason=label)
         if status:
             cursor = cursor._replace(status=FINAL_STATUSES[status - 1])
-        return Received("frame", str(cursor), label or None, self._text(body, body + size), extra or None)
+        data = bytes(memoryview(self._buffer)[body : body + size])
+        return Received("frame", str(cursor).encode(), label or None, data, extra or None)
 
     def _text(self, start: int, stop: int) -> str:
         return self._buffer[start:stop].decode("utf-8", "replace")

@@ -39,12 +39,13 @@ class PlainReader:
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
 
     def feed(self, data: bytes) -> list[Received]:
-        text = self._decoder.decode(data)
-        return [Received("frame", data=text)] if text else []
+        return self._record(self._decoder.decode(data))
 
     def end(self) -> list[Received]:
-        text = self._decoder.decode(b"", True)
-        return [Received("frame", data=text)] if text else []
+        return self._record(self._decoder.decode(b"", True))
+
+    def _record(self, text: str) -> list[Received]:
+        return [Received("frame", data=text.encode())] if text else []
 
 
 @attrs.frozen

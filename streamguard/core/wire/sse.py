@@ -31,7 +31,7 @@ HeartbeatForm = Literal["comment", "padded", "ping"]
 
 _RETRY_MS: Final = 2000  # reconnection time told to EventSource; 1 to 5 s are in use in the field
 _MAX_RETRY_MS: Final = 365 * 86_400_000
-_CONTROL: Final = ("open", "bye", "ping")  # native's events that are no frames
+_CONTROL: Final = (b"open", b"bye", b"ping")  # native's events that are no frames
 # `: end <cursor>.<status>` is a terminal of its own; `: end <crc8> <json>` belongs to its block.
 _ENDING_CURSOR: Final = re.compile(r"[A-Za-z0-9_-]{22}\.", re.ASCII)
 _PADDING: Final = 2048  # some layers hold answers back until 2 kB have come
@@ -182,7 +182,7 @@ class _Blocks(Generic[T]):
         """A comment's line has ended."""
         self._comments.append(text)
 
-    def _dispatch(self, event: str, data: str) -> None:
+    def _dispatch(self, event: bytes, data: bytes) -> None:
         """A block with data has ended; append what it becomes to `_out`."""
         raise NotImplementedError
 
@@ -254,7 +254,7 @@ class _Blocks(Generic[T]):
             if len(data) > self.max_frame:
                 self._too_large = FrameTooLarge(len(data), self.max_frame)
                 return
-            self._dispatch(self._event.decode("utf-8", "replace"), data.decode("utf-8", "replace"))
+            self._dispatch(self._event, data)
             self._data.clear()
         self._event = b""
         self._id = self._retry = None
@@ -287,67 +287,115 @@ class SseDecoder(_Blocks[SseEvent]):
         if self._on_comment is not None:
             self._on_comment(text)
 
-    def _dispatch(self, event: str, data: str) -> None:
+    def _dispatch(self, event: bytes, data: bytes) -> None:
+        name = _text(event) if event else "message"
         self._out.append(
-            SseEvent(event or "message", data, self._id, self._retry, self.last_event_id, self._comments)
+            SseEvent(name, _text(data), self._id, self._retry, self.last_event_id, self._comments)
         )
 
 
+# A frame of text as we write it: the cursor in either place, one line of data. `.` is any byte but LF.
+_FRAME: Final = re.compile(rb"(?:id: |: sg )(.+)\ndata: (.*)\n\n")
+_BEGINNING: Final = re.compile(rb"(?:id: |: sg )[^\n]*(?:\n(?:data: [^\n]*\n?)?)?\Z|(?:id|: s)\Z")
+_SMALL: Final = 2048
+
+
 class SseReader(_Blocks[Received]):
-    """Reads our ids and comments: SSE bytes to `Received` records, for the verifier."""
+    """Reads our ids and comments: SSE bytes to `Received` records, for the verifier.
+
+    A frame of text is read by one regular expression; what that does not match, the line decoder
+    reads, with the same result. The beginning of a small frame waits for its rest, so that frames cut
+    by the network take the short way too; a large one goes to the line decoder, which never copies
+    what it has.
+    """
 
     def __init__(self, *, own_ids: bool | None, max_frame: int = MAX_FRAME) -> None:
         super().__init__(max_frame, lenient=True)
         self._own_ids = own_ids  # None: an `open` event that bears a cursor will tell
         self._partial = False
+        self._waiting = b""
+
+    def feed(self, data: bytes) -> list[Received]:
+        if self._waiting:
+            data = self._waiting + data
+            self._waiting = b""
+        if self._size or self._after_cr or self._bom is not None or 13 in data:
+            return super().feed(data)
+        records: list[Received] = []
+        at = 0
+        frame = _FRAME.match
+        while (match := frame(data, at)) is not None and match.end() - at <= self.max_frame:
+            records.append(Received("frame", match[1], None, match[2]))
+            at = match.end()
+        if at == len(data):
+            return records
+        rest = data[at:] if at else data
+        if len(rest) < _SMALL and _BEGINNING.match(rest):
+            self._waiting = rest
+            return records
+        try:
+            return records + super().feed(rest)
+        except FrameTooLarge:
+            if not records:
+                raise
+            return records  # what was good is handed out; the next call raises
 
     def end(self) -> list[Received]:
+        records = super().feed(self._waiting)
+        self._waiting = b""
         self._partial = True
-        return super().end()
+        return records + super().end()
 
     def _comment(self, text: str) -> None:
         word, _, rest = text.partition(" ")
         if word == "sg" or word == "end":
             if word == "end" and _ENDING_CURSOR.match(rest):
-                self._out.append(Received("frame", rest, partial=self._partial))
+                self._out.append(Received("frame", rest.encode(), partial=self._partial))
             else:
                 self._comments.append(text)
         elif word == "hb":
-            self._out.append(Received("beat", rest))
+            self._out.append(Received("beat", rest.encode()))
         elif word == "streamguard" and rest.startswith("1 "):
-            self._out.append(Received("opening", rest[2:]))
+            self._out.append(Received("opening", rest[2:].encode()))
         elif word == "bye":
             cursor, _, reason = rest.partition(" ")
-            self._out.append(Received("bye", cursor, reason=reason))
+            self._out.append(Received("bye", cursor.encode(), reason=reason))
 
-    def _dispatch(self, event: str, data: str) -> None:
+    def _dispatch(self, event: bytes, data: bytes) -> None:
         cursor, extra = self._id, None
         if self._comments:
             for text in self._comments:
                 word, _, rest = text.partition(" ")
                 if word == "sg":
-                    cursor, extra = rest, self._id if extra is None else extra
+                    cursor = rest
                 else:
                     extra = rest
-        if self._own_ids is None and event == "open" and looks_like_cursor(cursor or ""):
+        if self._own_ids is None and event == b"open" and looks_like_cursor(cursor or ""):
             self._own_ids = True
+        where = None if cursor is None else cursor.encode()
         if self._own_ids and event in _CONTROL:
-            self._control(event, data)
+            self._control(event, data, where)
             return
-        name = None if not event or event == "message" else event
-        self._out.append(Received("frame", cursor, name, data, extra, partial=self._partial))
+        name = None if not event or event == b"message" else _text(event)
+        self._out.append(Received("frame", where, name, data, extra, partial=self._partial))
 
-    def _control(self, event: str, data: str) -> None:
-        if event == "open":
-            self._out.append(Received("opening", self._id, "open"))
+    def _control(self, event: bytes, data: bytes, cursor: bytes | None) -> None:
+        if event == b"open":
+            self._out.append(Received("opening", cursor, "open"))
             return
         try:
             fields = json.loads(data)
         except ValueError:
             fields = {}
         fields = fields if isinstance(fields, dict) else {}
-        kind: Literal["beat", "bye"] = "beat" if event == "ping" else "bye"
-        self._out.append(Received(kind, str(fields.get("cursor")), reason=str(fields.get("reason", ""))))
+        kind: Literal["beat", "bye"] = "beat" if event == b"ping" else "bye"
+        self._out.append(
+            Received(kind, str(fields.get("cursor")).encode(), reason=str(fields.get("reason", "")))
+        )
+
+
+def _text(data: bytes) -> str:
+    return data.decode("utf-8", "replace")
 
 
 @attrs.frozen
