@@ -1,0 +1,1 @@
+"""The tests. `python -m pytest` runs them; `python -m tests.proofs --list` names those of full size."""
