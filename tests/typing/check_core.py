@@ -1,5 +1,7 @@
 """What the type checkers must know about the core. Checked by mypy and pyright, never run."""
 
+# pyright: reportUnnecessaryTypeIgnoreComment=true
+
 from __future__ import annotations
 
 from typing_extensions import assert_type
@@ -58,7 +60,7 @@ def reading(data: bytes) -> None:
 
 
 def mistakes(pipeline: Pipeline) -> None:
-    pipeline.push(7, 0.0)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
-    pipeline.push("text")  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
-    EveryTokens("8")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
-    StreamVerifier(wire=7)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+    pipeline.push(7, 0.0)  # type: ignore[arg-type]
+    pipeline.push("text")  # type: ignore[call-arg]
+    EveryTokens("8")  # type: ignore[arg-type]
+    StreamVerifier(wire=7)  # type: ignore[arg-type]
