@@ -1,1 +1,76 @@
-"""placeholder"""
+"""streamguard: what was generated is what was delivered, or both ends know that it was not.
+
+In the order in which data flows. Frameworks are in `streamguard.adapters`, the client in
+`streamguard.client`.
+"""
+
+from __future__ import annotations
+
+from streamguard.core.dialect import Native, OpenAI, Raw, Text
+from streamguard.core.errors import SourceFailed, StreamAborted, StreamGuardError
+from streamguard.core.flush import (
+    AtBoundary,
+    EveryBytes,
+    EveryTokens,
+    FlushPolicy,
+    HoldBack,
+    Immediate,
+    Within,
+    any_of,
+)
+from streamguard.core.framing import FramedEncoder
+from streamguard.core.guard import CompletionGuard
+from streamguard.core.items import Block, Checkpoint, Event, Finish, tool_call
+from streamguard.core.pipeline import Pipeline
+from streamguard.core.receipt import Receipt, Verdict
+from streamguard.core.verify import StreamVerifier
+from streamguard.core.wire import Binary, Ndjson, Sse
+from streamguard.observe.hooks import Outcome
+from streamguard.runtime.source import TokenSource
+from streamguard.runtime.stages import GuardedStream, pipe
+from streamguard.runtime.timing import Timing
+
+__all__ = [
+    # what a source yields
+    "Block",
+    "Event",
+    "Finish",
+    "Checkpoint",
+    "tool_call",
+    "SourceFailed",
+    # source
+    "TokenSource",
+    # flush
+    "FlushPolicy",
+    "Immediate",
+    "EveryTokens",
+    "EveryBytes",
+    "Within",
+    "AtBoundary",
+    "HoldBack",
+    "any_of",
+    # encode
+    "FramedEncoder",
+    "Native",
+    "OpenAI",
+    "Raw",
+    "Text",
+    # guard and carrier
+    "CompletionGuard",
+    "Sse",
+    "Ndjson",
+    "Binary",
+    # joined
+    "Pipeline",
+    "GuardedStream",
+    "pipe",
+    "Timing",
+    "Outcome",
+    # read
+    "StreamVerifier",
+    "Receipt",
+    "Verdict",
+    # errors
+    "StreamGuardError",
+    "StreamAborted",
+]

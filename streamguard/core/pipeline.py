@@ -23,7 +23,8 @@ from streamguard.core.flush import FlushPolicy, FlushStage
 from streamguard.core.frame import Frame
 from streamguard.core.framing import FramedEncoder
 from streamguard.core.guard import CompletionGuard
-from streamguard.core.items import Block, Checkpoint, Event, Finish, Item, TextIntake
+from streamguard.core.items import Block, Checkpoint, Ending, Event, Finish, Item, TextIntake
+from streamguard.core.jsontext import whole_text
 
 __all__ = ["FrameStage", "ItemStage", "Pipeline"]
 
@@ -95,7 +96,7 @@ class FrameStage:
     def push(self, item: Item, now: float) -> list[Frame]:
         """The frames that leave as `item` comes. Raises for an item that cannot be sent."""
         if not self.encoder.takes_text and isinstance(item, (str, bytes)):
-            self._made += self.encoder.wire(item.encode() if isinstance(item, str) else item)
+            self._made += self.encoder.wire(whole_text(item).encode() if isinstance(item, str) else item)
         else:
             self._encode(self.source.push(item, now))
         return self._taken()
@@ -106,7 +107,11 @@ class FrameStage:
         return self._taken()
 
     def finish(self, now: float) -> list[Frame]:
-        """The last frames, now that the source returned: complete, or failed if it is not."""
+        """The last frames, now that the source returned: complete, or failed if it is not.
+
+        Raises StreamFinished if the stream ended already, and nothing else: a fault on the way to the
+        terminal, the dialect's too, is what the terminal then tells.
+        """
         try:
             self._drain()
             if self.source.flush.taken != self.encoder.chars:
@@ -114,15 +119,18 @@ class FrameStage:
                     f"{self.source.flush.taken} characters came in and {self.encoder.chars} were framed"
                 )
             self._made += self.encoder.finish()
-        except LocalProtocolError as exc:
+        except Exception as exc:
             return self.fail(failure_from(exc), now)
         return self._taken()
 
     def fail(self, failure: Failure, now: float, status: str = "failed") -> list[Frame]:
-        """The last frames of a stream that did not complete, after all the text that came in."""
+        """The last frames of a stream that did not complete, after all the text that came in.
+
+        Raises StreamFinished if the stream ended already, ValueError for a status that is no failure's.
+        """
         try:
             self._drain()
-        except LocalProtocolError:
+        except Exception:
             pass  # the held text cannot be sent: the first failure is the one to tell
         self._made += self.encoder.fail(failure, status)
         return self._taken()
@@ -160,8 +168,9 @@ class Pipeline:
         self.encoder = encoder
         self.guard = guard
         self.stage = FrameStage(flush, encoder)
-        self.deadline = self.stage.deadline
-        self._takes_text = encoder.takes_text
+        self.deadline = self.stage.source.flush.deadline
+        self._fast = encoder.takes_text  # whether text may go straight to the guard: nothing waits before it
+        self._parts: list[bytes] = []  # what was admitted in a call that raised; leaves with the next one
         self._whole = encoder.max_text // 4  # so many characters fit a frame whatever they are
         self._text = self.stage.source.text
         self._frame = encoder.text
@@ -173,14 +182,23 @@ class Pipeline:
 
     def push(self, item: Item, now: float) -> bytes:
         """The bytes that leave as `item` comes, possibly none. Raises for an item that cannot be sent."""
-        if type(item) is str and self._takes_text:
-            text = self._text(item, now)
-            if not text:
-                return b""
-            if len(text) <= self._whole:
-                return self._admit(self._frame(text))
-            return self._bytes(self.encoder.texts(text))
-        return self._bytes(self.stage.push(item, now))
+        try:
+            if type(item) is str and self._fast:
+                text = self._text(item, now)
+                if not text:
+                    return b""
+                if len(text) > self._whole:
+                    return self._bytes(self.encoder.texts(text))
+                frame = self._frame(text)
+                try:
+                    return self._admit(frame)
+                except BaseException:
+                    self._rewind()
+                    raise
+            return self._bytes(self.stage.push(item, now))
+        except BaseException:
+            self._fast = False  # what the item left behind goes first, should the caller go on
+            raise
 
     def tick(self, now: float) -> bytes:
         """The bytes that time releases."""
@@ -188,7 +206,11 @@ class Pipeline:
 
     def finish(self, now: float) -> bytes:
         """The last bytes, now that the source returned. `guard.status` says what they were."""
-        return self._bytes(self.stage.finish(now))
+        frames = self.stage.finish(now)
+        try:
+            return self._bytes(frames)
+        except Exception as exc:
+            return self.fail(failure_from(exc), now)
 
     def fail(self, failure: Failure, now: float, status: str = "failed") -> bytes:
         """The last bytes of a stream that did not complete."""
@@ -204,9 +226,38 @@ class Pipeline:
         return self.guard.cursor
 
     @property
+    def status(self) -> str | None:
+        """The terminal's status, once it was handed out."""
+        return self.guard.status
+
+    @property
+    def ending(self) -> Ending:
+        """What is known of the ending so far."""
+        return self.encoder.ending
+
+    @property
+    def sent(self) -> int:
+        """Bytes handed out, heartbeats included."""
+        return self.guard.bytes
+
+    @property
     def items(self) -> int:
         """What the source yielded so far."""
         return self.encoder.ending.items + self.stage.source.items
 
     def _bytes(self, frames: list[Frame]) -> bytes:
-        return b"".join([self._admit(frame) for frame in frames])
+        try:
+            for frame in frames:
+                self._parts.append(self._admit(frame))
+        except BaseException:
+            self._rewind()
+            raise
+        parts = self._parts
+        self._parts = []
+        return b"".join(parts)
+
+    def _rewind(self) -> None:
+        """After a frame that the carrier refused: else no terminal could follow."""
+        self._fast = False
+        at = self.guard.cursor
+        self.encoder.rewind(at if at.sid else self.encoder.zero)  # no sid: it was never opened

@@ -1,0 +1,7 @@
+"""Frameworks: one module each, a few lines over the same verbs. None holds logic of its own.
+
+    asgi        a guarded answer as an ASGI application; needs no framework
+    seal        the outermost layer that keeps an abort an abort
+    starlette   GuardedResponse, @guarded
+    fastapi     the same for endpoints with parameters and models
+"""

@@ -1,0 +1,234 @@
+"""Pure ASGI: a guarded answer is an ASGI application, and everything else here serves it.
+
+    await GuardedAnswer(source, dialect="openai")(scope, receive, send)
+
+It decides before the first byte (HEAD, a cursor in the request, HTTP/1.0, a missing seal), then drives
+the source with one DirectDriver. A failed stream ends by returning without the last body message; it
+never raises, because a raise is a long traceback in the server's log at every failed answer.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+from collections.abc import Iterable
+from typing import Any, Literal
+
+import anyio
+import attrs
+
+from streamguard.adapters.seal import Message, Receive, Scope, SealMiddleware, Send, mark_aborted, require_seal
+from streamguard.core.cursor import Cursor
+from streamguard.core.dialect import Dialect, dialect_named
+from streamguard.core.errors import Failure
+from streamguard.core.exchange import Refusal, RequestFacts, Terms, answer_headers, http10_refusal, refusal, terms
+from streamguard.core.flush import FlushPolicy, Immediate
+from streamguard.core.framing import FramedEncoder
+from streamguard.core.guard import CompletionGuard
+from streamguard.core.pipeline import Pipeline
+from streamguard.core.wire import Plain, Sse, Wire, wire_named
+from streamguard.observe.hooks import OnEnd, Outcome
+from streamguard.runtime.direct import DirectDriver
+from streamguard.runtime.source import Producer, TokenSource
+from streamguard.runtime.timing import Timing
+
+__all__ = ["AnswerOptions", "GuardedAnswer", "SealMiddleware"]
+
+logger = logging.getLogger("streamguard")
+
+
+@attrs.frozen
+class AnswerOptions:
+    """How a stream is served; every adapter takes these by name.
+
+    `flush`: when held text leaves. `dialect`, `wire`: their names or instances. `timing`: time limits.
+    `abort`: whether a stream that did not complete also aborts the connection of a reader that verifies.
+    `http10`: what an HTTP/1.0 request gets: the stream and one warning a process (`warn`), the whole
+    answer at once or a 502 (`buffer`), or 426 (`refuse`). `unsealed`: `allow` serves under a
+    BaseHTTPMiddleware without a seal. `on_end`: called once with the Outcome.
+    """
+
+    flush: FlushPolicy = attrs.field(factory=Immediate)
+    dialect: Dialect = attrs.field(default="native", converter=dialect_named)
+    wire: Wire | None = attrs.field(default=None, converter=attrs.converters.optional(wire_named))
+    timing: Timing = attrs.field(factory=Timing)
+    abort: Literal["always", "unless-negotiated"] = "always"
+    http10: Literal["warn", "buffer", "refuse"] = "warn"
+    unsealed: Literal["refuse", "allow"] = "refuse"
+    on_end: OnEnd | None = None
+
+    def __attrs_post_init__(self) -> None:
+        if (self.dialect.name == "text") != (self.carrier(None).name == "plain"):
+            raise ValueError("dialect `text` and carrier `plain` go together, and with nothing else")
+
+    def carrier(self, answer_terms: Terms | None) -> Wire:
+        """The carrier for a request's terms."""
+        wire = self.wire
+        if wire is None:
+            wire = Plain() if self.dialect.name == "text" else Sse()
+        if isinstance(wire, Sse) and answer_terms is not None and answer_terms.ids == "id":
+            wire = attrs.evolve(wire, ids="id")
+        return wire
+
+
+class AsgiSink:
+    """One ASGI response."""
+
+    def __init__(
+        self, scope: Scope, receive: Receive, send: Send, status: int, headers: Iterable[tuple[bytes, bytes]]
+    ) -> None:
+        self._scope = scope
+        self._receive = receive
+        self._send = send
+        self._start = {"type": "http.response.start", "status": status, "headers": list(headers)}
+
+    async def start(self) -> None:
+        await self._send(self._start)
+
+    async def send(self, data: bytes) -> None:
+        await self._send({"type": "http.response.body", "body": data, "more_body": True})
+
+    async def end(self) -> None:
+        await self._send({"type": "http.response.body", "body": b"", "more_body": False})
+
+    async def abort(self) -> None:
+        mark_aborted(self._scope)  # and return: a body without its last message is the abort
+
+    async def gone(self) -> None:
+        # What is left of the request's body is read and dropped on the way: unread, it would turn the
+        # close into a reset, which can tear the terminal off.
+        while (await self._receive())["type"] != "http.disconnect":
+            pass
+
+
+class GuardedAnswer:
+    """One guarded answer, as an ASGI application for one request.
+
+    `source` is what a TokenSource takes; `status` and `headers` those of the answer; options as in
+    AnswerOptions. After the call `outcome` says how it ended.
+    """
+
+    def __init__(
+        self,
+        source: Producer,
+        *,
+        status: int = 200,
+        headers: Iterable[tuple[str, str]] = (),
+        options: AnswerOptions | None = None,
+        **named: Any,
+    ) -> None:
+        self.options = attrs.evolve(options, **named) if options is not None else AnswerOptions(**named)
+        self.status = status
+        self.headers = list(headers)
+        self.source = TokenSource(source)
+        self.outcome: Outcome | None = None
+        self._driver: DirectDriver[bytes] | None = None
+
+    def cancel(self, failure: Failure | None = None) -> None:
+        """End the stream as `cancelled`. From the event loop that serves it; harmless once it has ended."""
+        if self._driver is not None:
+            self._driver.cancel(failure)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        facts = request_facts(scope)
+        try:
+            refused = self._refused(scope, facts)
+            if refused is not None:
+                await send_refusal(refused, scope, send)
+                return
+            if facts.http_version == "1.0" and self.options.http10 == "buffer" and facts.method != "HEAD":
+                await self._buffered(scope, receive, send, facts)
+            else:
+                await self._stream(scope, receive, send, facts)
+        finally:
+            if self._driver is None:  # refused before a driver had it: nothing started, and nothing may leak
+                await self.source.aclose()
+
+    def _refused(self, scope: Scope, facts: RequestFacts) -> Refusal | None:
+        if self.options.unsealed == "refuse":
+            require_seal(scope)
+        if facts.http_version == "1.0":
+            if self.options.http10 == "refuse" or self.options.dialect.name == "text":
+                return http10_refusal()
+            if self.options.http10 == "warn":
+                _warn_http10()
+        return refusal(facts)
+
+    async def _stream(self, scope: Scope, receive: Receive, send: Send, facts: RequestFacts) -> None:
+        agreed = terms(facts)
+        wire = self.options.carrier(agreed)
+        if facts.method == "HEAD":
+            sink = AsgiSink(scope, receive, send, self.status, self._headers(None, wire))
+            await sink.start()
+            await sink.end()
+            return
+        encoder = FramedEncoder(self.options.dialect, negotiated=agreed.negotiated)
+        sink = AsgiSink(scope, receive, send, self.status, self._headers(encoder.zero, wire))
+        self._driver = DirectDriver(
+            self.source,
+            Pipeline(self.options.flush, encoder, CompletionGuard(wire)),
+            sink,
+            self.options.timing,
+            abort=self.options.abort == "always" or not agreed.negotiated,
+            on_end=self.options.on_end,
+            request_id=facts.headers.get("x-request-id"),
+        )
+        self.outcome = await self._driver.run()
+
+    def _headers(self, zero: Cursor | None, wire: Wire) -> list[tuple[bytes, bytes]]:
+        own = answer_headers(
+            zero, content_type=wire.content_type, dialect=self.options.dialect.name, wire=wire.name
+        )
+        theirs = [(name.lower(), value) for name, value in self.headers if name.lower() not in _SERVERS_OWN]
+        replaced = {name for name, _ in theirs} - {"vary", "streamguard"}
+        return encode_headers([(name, value) for name, value in own if name not in replaced] + theirs)
+
+    async def _buffered(self, scope: Scope, receive: Receive, send: Send, facts: RequestFacts) -> None:
+        """The whole answer at once, with its length: the one framing of HTTP/1.0 that shows a cut."""
+        held: list[Message] = []
+
+        async def hold(message: Message) -> None:
+            held.append(message)
+
+        await self._stream(scope, receive, hold, facts)
+        body = b"".join([message["body"] for message in held if message["type"] == "http.response.body"])
+        if self.outcome is None or self.outcome.status != "complete":
+            await send_refusal(Refusal(502, [("content-length", "0")]), scope, send)
+            return
+        headers = [*held[0]["headers"], (b"content-length", str(len(body)).encode())]
+        await send({**held[0], "headers": headers})
+        await send({"type": "http.response.body", "body": body, "more_body": False})
+
+
+# Framing is the server's business; `Connection: close` makes Node's fetch take a cut body for a whole one.
+_SERVERS_OWN = ("connection", "transfer-encoding", "content-length")
+
+
+def request_facts(scope: Scope) -> RequestFacts:
+    """The facts of an ASGI request."""
+    headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
+    query = scope.get("query_string", b"").decode("latin-1")
+    return RequestFacts(scope["method"], headers, query, scope.get("http_version", "1.1"))
+
+
+def encode_headers(headers: Iterable[tuple[str, str]]) -> list[tuple[bytes, bytes]]:
+    """Headers as ASGI has them."""
+    return [(name.encode("latin-1"), value.encode("latin-1")) for name, value in headers]
+
+
+async def send_refusal(refused: Refusal, scope: Scope, send: Send) -> None:
+    """Send an answer that is no stream."""
+    await send({"type": "http.response.start", "status": refused.status, "headers": encode_headers(refused.headers)})
+    if refused.abort:
+        await send({"type": "http.response.body", "body": refused.body, "more_body": True})
+        mark_aborted(scope)
+        return
+    await send({"type": "http.response.body", "body": refused.body, "more_body": False})
+
+
+@functools.cache
+def _warn_http10() -> None:
+    logger.warning(
+        "a stream is served over HTTP/1.0, whose framing cannot show a reader that it was cut: "
+        "set `proxy_http_version 1.1` in nginx, or choose http10='buffer' or 'refuse'"
+    )

@@ -1,0 +1,53 @@
+"""FastAPI: the same verbs as for Starlette, for endpoints with parameters, models and dependencies.
+
+    app.add_middleware(SealMiddleware)      # last, so that it is outermost
+
+    @app.post("/chat")
+    @guarded
+    async def chat(prompt: Prompt):
+        async for token in model.generate(prompt.text):
+            yield token
+
+FastAPI reads an endpoint's signature. The decorator gives it a resolved one, because the names in string
+annotations (`from __future__ import annotations`) mean something in the endpoint's module only.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Awaitable, Callable
+from typing import Any, overload
+
+from starlette.responses import Response
+
+from streamguard.adapters.asgi import AnswerOptions, SealMiddleware
+from streamguard.adapters.starlette import GuardedResponse, wrap_endpoint
+
+__all__ = ["GuardedResponse", "SealMiddleware", "guarded"]
+
+Endpoint = Callable[..., Awaitable[Response]]
+
+
+@overload
+def guarded(endpoint: Callable[..., Any], /) -> Endpoint: ...
+@overload
+def guarded(**options: Any) -> Callable[[Callable[..., Any]], Endpoint]: ...
+def guarded(endpoint: Callable[..., Any] | None = None, /, **named: Any) -> Any:
+    """Guard an endpoint that yields, or that returns an async iterable. With or without options:
+
+        @guarded
+        @guarded(dialect="openai", flush=EveryTokens(8))
+    """
+    options = AnswerOptions(**named)
+    if endpoint is not None:
+        return _wrap(endpoint, options)
+    return lambda function: _wrap(function, options)
+
+
+def _wrap(endpoint: Callable[..., Any], options: AnswerOptions) -> Endpoint:
+    wrapper = wrap_endpoint(endpoint, options)
+    signature = inspect.signature(endpoint, eval_str=True)
+    # The return annotation describes the items; FastAPI would make a response model of it.
+    wrapper.__signature__ = signature.replace(return_annotation=Response)  # type: ignore[attr-defined]
+    wrapper.__annotations__ = {}
+    return wrapper

@@ -1,0 +1,119 @@
+"""Starlette: a guarded answer as a Response, and a decorator for endpoints.
+
+    @guarded
+    async def tokens(request):
+        yield "Hello"
+
+    app = Starlette(routes=[Route("/", tokens)])
+    app.add_middleware(SealMiddleware)
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, overload
+
+from starlette.background import BackgroundTask
+from starlette.requests import Request
+from starlette.responses import Response
+
+from streamguard.adapters.asgi import AnswerOptions, GuardedAnswer, SealMiddleware, encode_headers
+from streamguard.adapters.seal import Receive, Scope, Send
+from streamguard.core.errors import Failure
+from streamguard.observe.hooks import Outcome
+from streamguard.runtime.source import Producer
+
+__all__ = ["GuardedResponse", "SealMiddleware", "guarded"]
+
+Endpoint = Callable[[Request], Awaitable[Response]]
+
+
+class GuardedResponse(Response):
+    """A Starlette response that streams a source, guarded.
+
+        return GuardedResponse(generate(prompt), dialect="openai", flush=EveryTokens(8))
+
+    Options are those of AnswerOptions; the response can be cancelled, and has its `outcome` at the end.
+    """
+
+    def __init__(
+        self,
+        source: Producer,
+        status_code: int = 200,
+        headers: Mapping[str, str] | None = None,
+        background: BackgroundTask | None = None,
+        *,
+        options: AnswerOptions | None = None,
+        **named: Any,
+    ) -> None:
+        self.answer = GuardedAnswer(source, status=status_code, options=options, **named)
+        self.status_code = status_code
+        self.background = background
+        self.body = b""
+        self.init_headers(headers)
+
+    def init_headers(self, headers: Mapping[str, str] | None = None) -> None:
+        """Headers of the caller only: those of the stream are known when the request is."""
+        self.raw_headers = encode_headers((name.lower(), value) for name, value in (headers or {}).items())
+
+    @property
+    def outcome(self) -> Outcome | None:
+        """How the stream ended; None before."""
+        return self.answer.outcome
+
+    def cancel(self, failure: Failure | None = None) -> None:
+        """End the stream as `cancelled`."""
+        self.answer.cancel(failure)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        self.answer.status = self.status_code
+        self.answer.headers = [(name.decode("latin-1"), value.decode("latin-1")) for name, value in self.raw_headers]
+        await self.answer(scope, receive, send)
+        if self.background is not None:
+            await self.background()
+
+
+def answer_from(result: Any, options: AnswerOptions) -> Response:
+    """What an endpoint returned, as a response: a Response of its own passes, a source is guarded."""
+    return result if isinstance(result, Response) else GuardedResponse(result, options=options)
+
+
+def wrap_endpoint(endpoint: Callable[..., Any], options: AnswerOptions) -> Callable[..., Awaitable[Response]]:
+    """An async function that calls `endpoint` and guards what it yields or returns.
+
+    It shows no `__wrapped__`: FastAPI follows it, finds a generator function and answers 200 with an
+    empty body. Raises TypeError for a function that is not async.
+    """
+    if inspect.isasyncgenfunction(endpoint):
+
+        async def guarded_endpoint(*args: Any, **kwargs: Any) -> Response:
+            return GuardedResponse(endpoint(*args, **kwargs), options=options)
+
+    elif inspect.iscoroutinefunction(endpoint):
+
+        async def guarded_endpoint(*args: Any, **kwargs: Any) -> Response:
+            return answer_from(await endpoint(*args, **kwargs), options)
+
+    else:
+        raise TypeError(f"@guarded needs an `async def`, and {getattr(endpoint, '__name__', endpoint)!r} is none")
+    functools.update_wrapper(guarded_endpoint, endpoint)
+    del guarded_endpoint.__wrapped__  # type: ignore[attr-defined]
+    return guarded_endpoint
+
+
+@overload
+def guarded(endpoint: Callable[..., Any], /) -> Endpoint: ...
+@overload
+def guarded(**options: Any) -> Callable[[Callable[..., Any]], Endpoint]: ...
+def guarded(endpoint: Callable[..., Any] | None = None, /, **named: Any) -> Any:
+    """Guard an endpoint that yields, or that returns an async iterable. With or without options:
+
+        @guarded
+        @guarded(dialect="openai", flush=EveryTokens(8))
+    """
+    options = AnswerOptions(**named)
+    if endpoint is not None:
+        return wrap_endpoint(endpoint, options)
+    return functools.partial(wrap_endpoint, options=options)

@@ -1,0 +1,7 @@
+"""Seen from outside: what an application, a metric or a bill is told of a stream."""
+
+from __future__ import annotations
+
+from streamguard.observe.hooks import Delivered, OnEnd, Outcome
+
+__all__ = ["Delivered", "OnEnd", "Outcome"]

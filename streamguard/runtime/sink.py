@@ -1,0 +1,61 @@
+"""The two seams of a driver: what it drives, and where the bytes go.
+
+A `Stage` is a Pipeline or a part of one. A `Sink` is a few lines for each framework. The driver calls it from one place at a time; nothing here
+is called twice at once. `abort` must leave the connection in a state that no reader can take for a
+clean end: for ASGI that is a body without its last message, never an exception.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol, TypeVar
+
+from streamguard.core.cursor import Cursor
+from streamguard.core.errors import Failure
+from streamguard.core.items import Ending, Item
+
+__all__ = ["Sink", "Stage"]
+
+T = TypeVar("T")
+In = TypeVar("In", contravariant=True)
+
+
+class Stage(Protocol[T]):
+    """What the driver drives: a Pipeline, or a part of one. An empty answer is nothing to send."""
+
+    def open(self) -> T: ...
+    def push(self, item: Item, now: float) -> T: ...
+    def tick(self, now: float) -> T: ...
+    def finish(self, now: float) -> T: ...
+    def fail(self, failure: Failure, now: float, status: str = "failed") -> T: ...
+    def heartbeat(self) -> T: ...
+    def deadline(self) -> float | None: ...
+
+    @property
+    def ending(self) -> Ending: ...
+    @property
+    def status(self) -> str | None: ...
+    @property
+    def items(self) -> int: ...
+    @property
+    def cursor(self) -> Cursor: ...
+    @property
+    def sent(self) -> int: ...
+
+
+class Sink(Protocol[In]):
+    """One connection. `In` is what it takes: bytes, or a list for a stage that makes no bytes."""
+
+    async def start(self) -> None:
+        """Send what goes before the body (status and headers)."""
+
+    async def send(self, data: In) -> None:
+        """Send a part of the body; returns when the transport takes more. May raise if it is gone."""
+
+    async def end(self) -> None:
+        """End the body cleanly."""
+
+    async def abort(self) -> None:
+        """End the connection so that no reader can take it for a clean end."""
+
+    async def gone(self) -> None:
+        """Return when the reader has left. Cancelled at the end of the stream, never before."""

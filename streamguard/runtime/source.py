@@ -1,0 +1,99 @@
+"""Any producer becomes a source of items that is closed once, whatever happens.
+
+A producer is an async generator, an async iterator or iterable, an awaitable of one (a model that is
+still loading), or a function that returns any of these. Nothing is started when a TokenSource is made:
+`open` resolves the producer, so that headers and heartbeats can leave while a model loads.
+
+Closing tries what the producer has: `aclose`, then `close`, sync or async, first on the iterator and
+then on the iterable it came from (SDK streams keep their connection in the iterable). It happens in the
+task that drove the source, because an async generator may hold a cancel scope or a context variable
+that only that task may leave.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import AsyncIterator, Awaitable, Callable
+from types import TracebackType
+from typing import Any, Union
+
+from streamguard.core.errors import StreamClosed
+from streamguard.core.items import Item
+
+__all__ = ["Producer", "TokenSource"]
+
+Producer = Union[AsyncIterator[Item], Awaitable[Any], Callable[[], Any], Any]
+
+_ADVICE = "give an async generator, an async iterable, an awaitable of one, or a function that returns one"
+
+
+class TokenSource:
+    """A producer's items, as an async iterator that closes its producer for sure.
+
+        async with TokenSource(generate(prompt)) as items:
+            async for item in items: ...
+
+    Raises TypeError for what is no producer.
+    """
+
+    def __init__(self, producer: Producer) -> None:
+        if not (hasattr(producer, "__aiter__") or inspect.isawaitable(producer) or callable(producer)):
+            raise TypeError(f"{type(producer).__name__} is no source: {_ADVICE}")
+        self._producer = producer
+        self._iterator: AsyncIterator[Item] | None = None
+        self._closed = False
+
+    async def open(self) -> Callable[[], Awaitable[Item]]:
+        """Resolve the producer and return the step function, `__anext__` of its iterator."""
+        if self._closed:
+            raise StreamClosed("the source is closed")
+        if self._iterator is None:
+            producer = self._producer
+            while not hasattr(producer, "__aiter__"):
+                if inspect.isawaitable(producer):
+                    producer = await producer
+                elif callable(producer):
+                    producer = producer()
+                else:
+                    raise TypeError(f"the source became {type(producer).__name__}: {_ADVICE}")
+                self._producer = producer
+            self._iterator = producer.__aiter__()
+        return self._iterator.__anext__
+
+    def __aiter__(self) -> TokenSource:
+        return self
+
+    async def __anext__(self) -> Item:
+        if self._iterator is None:
+            await self.open()
+        assert self._iterator is not None
+        return await self._iterator.__anext__()
+
+    async def aclose(self) -> None:
+        """Close the producer. Only the first call does anything. Raises what the producer's close raises."""
+        if self._closed:
+            return
+        self._closed = True
+        try:
+            if self._iterator is not None:
+                await _close(self._iterator)
+        finally:
+            if self._producer is not self._iterator:
+                await _close(self._producer)
+
+    async def __aenter__(self) -> TokenSource:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, exc: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.aclose()
+
+
+async def _close(producer: Any) -> None:
+    """Call the producer's own `aclose` or `close`, if it has one; await what it returns, if it is awaitable."""
+    close = getattr(producer, "aclose", None) or getattr(producer, "close", None)
+    if callable(close):
+        result = close()
+        if inspect.isawaitable(result):
+            await result

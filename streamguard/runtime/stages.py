@@ -1,0 +1,262 @@
+"""The stages as async iterators, one by one or joined, for people who bring their own server.
+
+    pipe(TokenSource(g))                                                        items
+    pipe(TokenSource(g), EveryTokens(8))                                        text, blocks, …
+    pipe(TokenSource(g), EveryTokens(8), FramedEncoder(Native()))               frames
+    pipe(TokenSource(g), EveryTokens(8), FramedEncoder(Native()), CompletionGuard(Sse()))   bytes
+
+Each is the direct driver with as much of the pipeline as was given, and a sink that hands over to the
+iterator; so heartbeats, deadlines, limits and closing are those of a served stream, and the bytes are
+the same. Enter it with `async with`: the driver is a task of its own, and leaving stops it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from types import TracebackType
+from typing import Any, Generic, TypeVar, Union, overload
+
+import anyio
+import anyio.abc
+
+from streamguard.core.cursor import Cursor
+from streamguard.core.errors import Failure, StreamAborted, StreamBroken, StreamClosed
+from streamguard.core.flush import FlushPolicy
+from streamguard.core.frame import Frame
+from streamguard.core.framing import FramedEncoder
+from streamguard.core.guard import CompletionGuard
+from streamguard.core.items import Ending, Item
+from streamguard.core.pipeline import FrameStage, ItemStage, Pipeline
+from streamguard.observe.hooks import OnEnd, Outcome
+from streamguard.runtime.direct import DirectDriver
+from streamguard.runtime.sink import Stage
+from streamguard.runtime.source import TokenSource
+from streamguard.runtime.timing import Timing
+
+__all__ = ["GuardedStream", "StageStream", "pipe"]
+
+T = TypeVar("T")
+
+
+class _Lists:
+    """What a stage without a guard has in common: lists out, no bytes, no cursor, no sign of life."""
+
+    def __init__(self) -> None:
+        self.ending = Ending()
+        self.status: str | None = None
+
+    cursor = Cursor("", 0, 0, 0)
+    sent = 0
+
+    def open(self) -> list[Any]:
+        return []
+
+    def heartbeat(self) -> list[Any]:
+        return []
+
+
+class _Items(_Lists):
+    """items -> flush, as a stage that can end."""
+
+    def __init__(self, policy: FlushPolicy) -> None:
+        super().__init__()
+        self._stage = ItemStage(policy)
+        self.push = self._stage.push
+        self.tick = self._stage.tick
+        self.deadline = self._stage.deadline
+
+    @property
+    def items(self) -> int:
+        return self._stage.items
+
+    def finish(self, now: float) -> list[Item]:
+        self.status = "complete"
+        return self._rest()
+
+    def fail(self, failure: Failure, now: float, status: str = "failed") -> list[Item]:
+        self.status = status
+        return self._rest()
+
+    def _rest(self) -> list[Item]:
+        text = self._stage.drain()
+        return [text] if text else []
+
+
+class _Frames(_Lists):
+    """items -> flush -> encode, as a stage that can end."""
+
+    def __init__(self, policy: FlushPolicy, encoder: FramedEncoder) -> None:
+        super().__init__()
+        self._stage = FrameStage(policy, encoder)
+        self.ending = encoder.ending
+        self.push = self._stage.push
+        self.tick = self._stage.tick
+        self.deadline = self._stage.deadline
+
+    @property
+    def items(self) -> int:
+        return self.ending.items + self._stage.source.items
+
+    def finish(self, now: float) -> list[Frame]:
+        frames = self._stage.finish(now)
+        self.status = frames[-1].status
+        return frames
+
+    def fail(self, failure: Failure, now: float, status: str = "failed") -> list[Frame]:
+        self.status = status
+        return self._stage.fail(failure, now, status)
+
+
+class _HandOver(Generic[T]):
+    """A sink that hands over to an iterator, one at a time: the driver waits until it was taken."""
+
+    def __init__(self) -> None:
+        self._send, self.receive = anyio.create_memory_object_stream[T](0)
+        self.left = anyio.Event()
+
+    async def start(self) -> None:
+        pass
+
+    async def send(self, data: T) -> None:
+        try:
+            await self._send.send(data)
+        except anyio.BrokenResourceError as exc:
+            raise StreamBroken("nobody iterates any more") from exc
+
+    async def end(self) -> None:
+        self._send.close()
+
+    async def abort(self) -> None:
+        self._send.close()
+
+    async def gone(self) -> None:
+        await self.left.wait()
+
+
+class StageStream(Generic[T]):
+    """A source through some of the stages, as an async iterator. `outcome` is set when it is over.
+
+    Raises, after the last item: StreamAborted if the stages end in a guard and the terminal was not
+    `complete`; else, if they make no frames, what the source raised.
+    """
+
+    def __init__(
+        self,
+        source: TokenSource,
+        stage: Stage[Any],
+        *,
+        timing: Timing = Timing(),
+        on_end: OnEnd | None = None,
+    ) -> None:
+        self._source = source
+        self._stage = stage
+        self._timing = timing
+        self._on_end = on_end
+        self._waiting: list[T] = []
+        self._sink: _HandOver[Any] | None = None
+        self._driver: DirectDriver[Any] | None = None
+        self._tasks: anyio.abc.TaskGroup | None = None
+        self.outcome: Outcome | None = None
+
+    async def __aenter__(self) -> StageStream[T]:
+        if self._driver is not None:
+            raise StreamClosed("a stream is entered once")
+        self._sink = _HandOver()
+        self._driver = DirectDriver(self._source, self._stage, self._sink, self._timing, on_end=self._on_end)
+        self._tasks = anyio.create_task_group()
+        await self._tasks.__aenter__()
+        self._tasks.start_soon(self._run, self._driver, self._sink)
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, exc: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        assert self._sink is not None and self._tasks is not None
+        self._sink.receive.close()
+        self._sink.left.set()
+        await self._tasks.__aexit__(None, None, None)
+
+    def __aiter__(self) -> AsyncIterator[T]:
+        return self
+
+    async def __anext__(self) -> T:
+        if self._sink is None or self._driver is None:
+            raise StreamClosed("enter the stream with `async with` before iterating it")
+        while not self._waiting:
+            try:
+                data = await self._sink.receive.receive()
+            except (anyio.EndOfStream, anyio.ClosedResourceError):
+                raise self._over(self._driver) from self._driver.exception
+            if not isinstance(data, list):
+                return data
+            self._waiting = data[::-1]
+        return self._waiting.pop()
+
+    def cancel(self, failure: Failure | None = None) -> None:
+        """End the stream as `cancelled`."""
+        if self._driver is not None:
+            self._driver.cancel(failure)
+
+    def _over(self, driver: DirectDriver[Any]) -> Exception:
+        status = self._stage.status or "gone"
+        if isinstance(self._stage, _Items) and driver.exception is not None:
+            return driver.exception
+        if status == "complete" or isinstance(self._stage, _Frames):
+            return StopAsyncIteration()
+        return StreamAborted(status, self._stage.ending.failure)
+
+    async def _run(self, driver: DirectDriver[Any], sink: _HandOver[Any]) -> None:
+        try:
+            self.outcome = await driver.run()
+        finally:
+            await sink.end()
+
+
+@overload
+def pipe(source: TokenSource, /) -> TokenSource: ...
+@overload
+def pipe(source: TokenSource, policy: FlushPolicy, /, **options: Any) -> StageStream[Item]: ...
+@overload
+def pipe(source: TokenSource, policy: FlushPolicy, encoder: FramedEncoder, /, **options: Any) -> StageStream[Frame]: ...
+@overload
+def pipe(
+    source: TokenSource, policy: FlushPolicy, encoder: FramedEncoder, guard: CompletionGuard, /, **options: Any
+) -> StageStream[bytes]: ...
+def pipe(
+    source: TokenSource,
+    policy: FlushPolicy | None = None,
+    encoder: FramedEncoder | None = None,
+    guard: CompletionGuard | None = None,
+    /,
+    **options: Any,
+) -> Union[TokenSource, StageStream[Any]]:
+    """The stages given, joined; options are `timing` and `on_end`."""
+    if policy is None:
+        return source
+    if encoder is None:
+        return StageStream(source, _Items(policy), **options)
+    if guard is None:
+        return StageStream(source, _Frames(policy, encoder), **options)
+    return StageStream(source, Pipeline(policy, encoder, guard), **options)
+
+
+class GuardedStream(StageStream[bytes]):
+    """The whole pipe: a source as guarded bytes.
+
+        async with GuardedStream(TokenSource(g), EveryTokens(8), FramedEncoder(Native()), CompletionGuard(Sse())) as s:
+            async for chunk in s:
+                await response.write(chunk)
+        await response.write_eof()     # not reached unless the stream is complete
+    """
+
+    def __init__(
+        self,
+        source: TokenSource,
+        policy: FlushPolicy,
+        encoder: FramedEncoder,
+        guard: CompletionGuard,
+        *,
+        timing: Timing = Timing(),
+        on_end: OnEnd | None = None,
+    ) -> None:
+        super().__init__(source, Pipeline(policy, encoder, guard), timing=timing, on_end=on_end)
