@@ -14,12 +14,11 @@ import logging
 from collections.abc import Iterable
 from typing import Any, Literal
 
-import anyio
 import attrs
 
 from streamguard.adapters.seal import Message, Receive, Scope, SealMiddleware, Send, mark_aborted, require_seal
 from streamguard.core.cursor import Cursor
-from streamguard.core.dialect import Dialect, dialect_named
+from streamguard.core.dialect import Dialect, Native, dialect_named
 from streamguard.core.errors import Failure
 from streamguard.core.exchange import Refusal, RequestFacts, Terms, answer_headers, http10_refusal, refusal, terms
 from streamguard.core.flush import FlushPolicy, Immediate
@@ -49,7 +48,7 @@ class AnswerOptions:
     """
 
     flush: FlushPolicy = attrs.field(factory=Immediate)
-    dialect: Dialect = attrs.field(default="native", converter=dialect_named)
+    dialect: Dialect = attrs.field(factory=Native, converter=dialect_named)
     wire: Wire | None = attrs.field(default=None, converter=attrs.converters.optional(wire_named))
     timing: Timing = attrs.field(factory=Timing)
     abort: Literal["always", "unless-negotiated"] = "always"

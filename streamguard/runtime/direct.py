@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable
-from typing import Final, Generic, TypeVar
+from typing import Any, Final, Generic, TypeVar
 
 import anyio
 import attrs
@@ -31,14 +31,14 @@ from streamguard.observe.hooks import OnEnd, Outcome
 from streamguard.runtime.report import deliver, make_outcome
 from streamguard.runtime.sink import Sink, Stage
 from streamguard.runtime.source import TokenSource
-from streamguard.runtime.timing import Timing
+from streamguard.runtime.timing import DEFAULT_TIMING, Timing
 from streamguard.runtime.turns import SLICE, LoopTurns
 
 __all__ = ["DirectDriver"]
 
 logger = logging.getLogger("streamguard")
 
-T = TypeVar("T")
+T = TypeVar("T", bytes, list[Any])
 _NEVER = float("inf")
 
 
@@ -66,7 +66,7 @@ class DirectDriver(Generic[T]):
         source: TokenSource,
         stage: Stage[T],
         sink: Sink[T],
-        timing: Timing = Timing(),
+        timing: Timing = DEFAULT_TIMING,
         *,
         abort: bool = True,
         on_end: OnEnd | None = None,
@@ -371,7 +371,7 @@ class DirectDriver(Generic[T]):
         if stall is not None and now - self._parked >= stall:
             self._stop(_Why("stalled", Failure("stalled", f"the source was silent for {stall:g} s", True)))
             return
-        self._writing = anyio.Event()
+        self._writing = writing = anyio.Event()
         self._attention = True
         try:
             if not self._opened:
@@ -385,7 +385,7 @@ class DirectDriver(Generic[T]):
         except Exception as exc:
             self._stop(_Why("failed", failure_from(exc), exc))
         finally:
-            self._writing.set()
+            writing.set()
             self._writing = None
 
     def _beat_due(self, now: float) -> bool:

@@ -13,16 +13,17 @@ that only that task may leave.
 from __future__ import annotations
 
 import inspect
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable
 from types import TracebackType
-from typing import Any, Union
+from typing import Any
 
 from streamguard.core.errors import StreamClosed
 from streamguard.core.items import Item
 
 __all__ = ["Producer", "TokenSource"]
 
-Producer = Union[AsyncIterator[Item], Awaitable[Any], Callable[[], Any], Any]
+# The type stops one level deep: a function may return an awaitable of an iterable, and so on.
+Producer = AsyncIterable[Item] | Awaitable[Any] | Callable[[], Any]
 
 _ADVICE = "give an async generator, an async iterable, an awaitable of one, or a function that returns one"
 
@@ -39,7 +40,7 @@ class TokenSource:
     def __init__(self, producer: Producer) -> None:
         if not (hasattr(producer, "__aiter__") or inspect.isawaitable(producer) or callable(producer)):
             raise TypeError(f"{type(producer).__name__} is no source: {_ADVICE}")
-        self._producer = producer
+        self._producer: Any = producer
         self._iterator: AsyncIterator[Item] | None = None
         self._closed = False
 

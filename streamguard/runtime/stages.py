@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from types import TracebackType
-from typing import Any, Generic, TypeVar, Union, overload
+from typing import Any, Generic, TypeVar, overload
 
 import anyio
 import anyio.abc
@@ -31,7 +31,7 @@ from streamguard.observe.hooks import OnEnd, Outcome
 from streamguard.runtime.direct import DirectDriver
 from streamguard.runtime.sink import Stage
 from streamguard.runtime.source import TokenSource
-from streamguard.runtime.timing import Timing
+from streamguard.runtime.timing import DEFAULT_TIMING, Timing
 
 __all__ = ["GuardedStream", "StageStream", "pipe"]
 
@@ -145,7 +145,7 @@ class StageStream(Generic[T]):
         source: TokenSource,
         stage: Stage[Any],
         *,
-        timing: Timing = Timing(),
+        timing: Timing = DEFAULT_TIMING,
         on_end: OnEnd | None = None,
     ) -> None:
         self._source = source
@@ -171,7 +171,8 @@ class StageStream(Generic[T]):
     async def __aexit__(
         self, kind: type[BaseException] | None, exc: BaseException | None, trace: TracebackType | None
     ) -> None:
-        assert self._sink is not None and self._tasks is not None
+        assert self._sink is not None
+        assert self._tasks is not None
         self._sink.receive.close()
         self._sink.left.set()
         await self._tasks.__aexit__(None, None, None)
@@ -187,8 +188,8 @@ class StageStream(Generic[T]):
                 data = await self._sink.receive.receive()
             except (anyio.EndOfStream, anyio.ClosedResourceError):
                 raise self._over(self._driver) from self._driver.exception
-            if not isinstance(data, list):
-                return data
+            if isinstance(data, bytes):
+                return data  # type: ignore[return-value]  # a guard's stage makes bytes, so T is bytes
             self._waiting = data[::-1]
         return self._waiting.pop()
 
@@ -229,7 +230,7 @@ def pipe(
     guard: CompletionGuard | None = None,
     /,
     **options: Any,
-) -> Union[TokenSource, StageStream[Any]]:
+) -> TokenSource | StageStream[Any]:
     """The stages given, joined; options are `timing` and `on_end`."""
     if policy is None:
         return source
@@ -256,7 +257,7 @@ class GuardedStream(StageStream[bytes]):
         encoder: FramedEncoder,
         guard: CompletionGuard,
         *,
-        timing: Timing = Timing(),
+        timing: Timing = DEFAULT_TIMING,
         on_end: OnEnd | None = None,
     ) -> None:
         super().__init__(source, Pipeline(policy, encoder, guard), timing=timing, on_end=on_end)

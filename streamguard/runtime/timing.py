@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from typing import Final
 
 import attrs
 
-__all__ = ["Timing"]
+__all__ = ["DEFAULT_TIMING", "Timing"]
 
 
 @attrs.frozen
@@ -27,3 +28,6 @@ class Timing:
     close: float = 5.0
     linger: float = 0.25
     clock: Callable[[], float] = time.monotonic
+
+
+DEFAULT_TIMING: Final = Timing()
