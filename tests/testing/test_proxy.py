@@ -1,0 +1,298 @@
+"""The fault proxy does to a response what its plan says, at the byte that it says, on every event loop."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import anyio
+import anyio.abc
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from streamguard.testing.proxy import HEAD, FaultProxy, Gate, Passage, Plan, RandomCut
+
+pytestmark = pytest.mark.anyio
+
+HEADER = b"HTTP/1.1 200 OK\r\nx-test: 1\r\n\r\n"
+BODY = bytes(range(256)) * 40
+
+
+@asynccontextmanager
+async def serving(
+    handle: Callable[[anyio.abc.SocketStream], Any], plan: Plan | Callable[[int], Plan] | None = None
+) -> AsyncIterator[FaultProxy]:
+    """A proxy in front of a TCP server that runs `handle` for each connection."""
+    listener = await anyio.create_tcp_listener(local_host="127.0.0.1", local_port=0)
+    async with listener, anyio.create_task_group() as tasks:
+        tasks.start_soon(listener.serve, handle)
+        port = listener.extra(anyio.abc.SocketAttribute.local_port)
+        async with FaultProxy("127.0.0.1", port, plan=plan) as proxy:
+            with anyio.fail_after(20):
+                yield proxy
+        tasks.cancel_scope.cancel()
+
+
+async def answer(stream: anyio.abc.SocketStream) -> None:
+    """One request line in, a head and a body out, and the end."""
+    async with stream:
+        await stream.receive()
+        await stream.send(HEADER)
+        await stream.send(BODY)
+
+
+async def fetched(proxy: FaultProxy, request: bytes = b"GET / HTTP/1.1\r\n\r\n") -> tuple[bytes, str]:
+    """All that a reader gets, and how it ended for it: `eof` or `reset`."""
+    got = bytearray()
+    async with await anyio.connect_tcp(proxy.host, proxy.port) as stream:
+        await stream.send(request)
+        while True:
+            try:
+                got += await stream.receive()
+            except anyio.EndOfStream:
+                return bytes(got), "eof"
+            except anyio.BrokenResourceError:
+                return bytes(got), "reset"
+
+
+async def until(condition: Callable[[], object]) -> None:
+    while not condition():
+        await anyio.sleep(0.001)  # noqa: ASYNC110  (the proxy's counters are plain numbers)
+
+
+async def settled(proxy: FaultProxy) -> Passage:
+    """The first connection, when the proxy has done with it."""
+    await until(lambda: not proxy.open)
+    return proxy.history[0]
+
+
+async def test_a_plan_that_asks_for_nothing_changes_nothing() -> None:
+    async with serving(answer) as proxy:
+        assert await fetched(proxy) == (HEADER + BODY, "eof")
+        passage = await settled(proxy)
+        assert passage.ended == "whole"
+        assert passage.down == proxy.down == len(HEADER) + len(BODY)
+        assert passage.up == proxy.up == len(b"GET / HTTP/1.1\r\n\r\n")
+        assert proxy.connections == 1
+
+
+@pytest.mark.parametrize("at", [0, 1, len(HEADER), 5000, len(HEADER) + len(BODY) - 1])
+@pytest.mark.parametrize(("end", "seen"), [("fin", "eof"), ("reset", "reset")])
+async def test_a_cut_lets_exactly_so_many_bytes_through(at: int, end: Any, seen: str) -> None:
+    async with serving(answer, Plan(cut_at=at, end=end)) as proxy:
+        assert await fetched(proxy) == ((HEADER + BODY)[:at], seen)
+        assert (await settled(proxy)).ended == "cut"
+
+
+async def test_a_cut_behind_the_end_never_happens() -> None:
+    async with serving(answer, Plan(cut_at=10**6)) as proxy:
+        assert (await fetched(proxy))[0] == HEADER + BODY
+        assert (await settled(proxy)).ended == "whole"
+
+
+async def test_positions_after_the_head_are_positions_in_the_body() -> None:
+    async with serving(answer, Plan(cut_at=77, after=HEAD)) as proxy:
+        assert (await fetched(proxy))[0] == HEADER + BODY[:77]
+
+
+async def test_random_cuts_are_the_same_for_the_same_seed() -> None:
+    plan = RandomCut(seed=3, low=1, high=900, base=Plan(end="fin", after=HEAD))
+    lengths = []
+    for _ in range(2):
+        async with serving(answer, plan) as proxy:
+            lengths.append([len((await fetched(proxy))[0]) - len(HEADER) for _ in range(5)])
+    assert lengths[0] == lengths[1]
+    assert lengths[0] == [plan(index).cut_at for index in range(5)]
+    assert len(set(lengths[0])) > 1
+
+
+@given(st.integers(0, 2**32), st.integers(0, 1000))
+def test_a_random_cut_stays_between_its_bounds(seed: int, index: int) -> None:
+    cut = RandomCut(seed=seed, low=5, high=9)(index).cut_at
+    assert cut is not None
+    assert 5 <= cut <= 9
+
+
+async def test_a_stall_holds_the_rest_until_its_time_has_passed() -> None:
+    async with serving(answer, Plan(stall_at=10, stall=0.05)) as proxy:
+        before = anyio.current_time()
+        assert await fetched(proxy) == (HEADER + BODY, "eof")
+        assert anyio.current_time() - before >= 0.05
+
+
+async def test_a_reader_that_leaves_a_stall_ends_the_connection() -> None:
+    gone = anyio.Event()
+
+    async def handle(stream: anyio.abc.SocketStream) -> None:
+        async with stream:
+            await stream.receive()
+            await stream.send(BODY)
+            with pytest.raises((anyio.EndOfStream, anyio.BrokenResourceError)):
+                await stream.receive()
+            gone.set()
+
+    async with serving(handle, Plan(stall_at=10)) as proxy:
+        async with await anyio.connect_tcp(proxy.host, proxy.port) as stream:
+            await stream.send(b"x")
+            got = b""
+            while len(got) < 10:
+                got += await stream.receive()
+            assert got == BODY[:10]
+            await until(lambda: proxy.history[0].stalled)
+        await gone.wait()
+        assert (await settled(proxy)).ended == "left"
+
+
+async def test_a_delay_makes_every_byte_late() -> None:
+    async with serving(answer, Plan(delay=0.05)) as proxy:
+        before = anyio.current_time()
+        assert (await fetched(proxy))[0] == HEADER + BODY
+        assert anyio.current_time() - before >= 0.05
+
+
+async def test_a_rate_is_not_exceeded() -> None:
+    async with serving(answer, Plan(rate=100_000)) as proxy:
+        before = anyio.current_time()
+        assert (await fetched(proxy))[0] == HEADER + BODY
+        assert anyio.current_time() - before >= len(HEADER + BODY) / 100_000
+
+
+async def test_requests_can_be_passed_on_as_http_1_0() -> None:
+    lines = []
+
+    async def handle(stream: anyio.abc.SocketStream) -> None:
+        async with stream:
+            lines.append(await stream.receive())
+
+    async with serving(handle, Plan(http10=True)) as proxy:
+        await fetched(proxy, b"POST /chat HTTP/1.1\r\nhost: x\r\n\r\n{}")
+    assert lines == [b"POST /chat HTTP/1.0\r\nhost: x\r\n\r\n{}"]
+
+
+async def test_a_reset_by_the_server_reaches_the_reader_behind_its_bytes() -> None:
+    async with (
+        serving(answer, Plan(cut_at=5000, end="reset")) as server,
+        FaultProxy(server.host, server.port, plan=Plan(delay=0.02)) as proxy,
+    ):
+        assert await fetched(proxy) == ((HEADER + BODY)[:5000], "reset")
+        assert (await settled(proxy)).ended == "whole"
+
+
+async def test_without_a_server_the_reader_is_reset() -> None:
+    unused = socket.socket()
+    unused.bind(("127.0.0.1", 0))  # bound and not listening: nobody else gets the port
+    try:
+        async with FaultProxy("127.0.0.1", unused.getsockname()[1]) as proxy:
+            with anyio.fail_after(20):
+                assert await fetched(proxy) == (b"", "reset")
+                assert (await settled(proxy)).ended == "refused"
+    finally:
+        unused.close()
+
+
+async def test_a_reader_that_leaves_ends_the_servers_connection() -> None:
+    ended = anyio.Event()
+
+    async def handle(stream: anyio.abc.SocketStream) -> None:
+        async with stream:
+            try:
+                while True:
+                    await stream.send(BODY)
+                    await anyio.sleep(0.001)
+            except anyio.BrokenResourceError:
+                ended.set()
+
+    async with serving(handle) as proxy:
+        async with await anyio.connect_tcp(proxy.host, proxy.port) as stream:
+            await stream.receive()
+        await ended.wait()
+        assert (await settled(proxy)).ended == "left"
+
+
+async def test_a_slow_reader_holds_the_server_back() -> None:
+    sent = 0
+
+    async def handle(stream: anyio.abc.SocketStream) -> None:
+        nonlocal sent
+        async with stream:
+            try:
+                while True:
+                    await stream.send(bytes(65536))
+                    sent += 65536
+            except anyio.BrokenResourceError:
+                pass
+
+    async with serving(handle) as proxy, await anyio.connect_tcp(proxy.host, proxy.port):
+        before = -1
+        while sent != before:  # until nothing more fits into the sockets and the line
+            before = sent
+            await anyio.sleep(0.2)
+        assert sent < 32 * 1024 * 1024
+
+
+async def test_leaving_the_proxy_drops_its_connections() -> None:
+    async def handle(stream: anyio.abc.SocketStream) -> None:
+        async with stream:
+            await anyio.sleep_forever()
+
+    async with serving(handle) as proxy:
+        stream = await anyio.connect_tcp(proxy.host, proxy.port)
+        await until(lambda: proxy.open)
+    async with stream:
+        with pytest.raises((anyio.EndOfStream, anyio.BrokenResourceError)):
+            await stream.receive()
+    assert proxy.history[0].ended == "closed"
+    assert proxy.open == 0
+
+
+async def test_an_error_in_the_body_leaves_the_proxy_as_it_is() -> None:
+    with pytest.raises(LookupError, match="mine"):
+        async with FaultProxy("127.0.0.1", 9):
+            raise LookupError("mine")
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"cut_at": -1}, {"stall_at": -1}, {"delay": -0.1}, {"rate": 0}, {"rate": float("nan")}, {"end": "rst"}]
+)
+def test_an_impossible_plan_is_refused(wrong: Any) -> None:
+    with pytest.raises(ValueError, match=next(iter(wrong))):
+        Plan(**wrong)
+
+
+@given(
+    st.lists(st.binary(max_size=9), max_size=9),
+    st.none() | st.integers(0, 40),
+    st.none() | st.integers(0, 40),
+    st.sampled_from([b"", b"\x00", b"\x00\x00", b"\x00\x01\x00"]),
+)
+def test_a_gate_counts_the_same_in_whatever_pieces(
+    pieces: list[bytes], cut: int | None, stall: int | None, after: bytes
+) -> None:
+    def passed(pieces: list[bytes]) -> tuple[bytes, int | None, bool]:
+        gate = Gate(Plan(cut_at=cut, stall_at=stall, after=after))
+        out = b""
+        stalled = None
+        for piece in pieces:
+            rest = piece
+            while rest:
+                passing, event, rest = gate.take(rest)
+                out += passing
+                if event == "cut":
+                    return out, stalled, True
+                if event == "stall":
+                    stalled = len(out)
+        return out, stalled, False
+
+    whole = b"".join(pieces)
+    by_pieces = passed(pieces)
+    assert by_pieces == passed([whole[at : at + 1] for at in range(len(whole))])
+    out, _, was_cut = by_pieces
+    assert whole.startswith(out)
+    start = whole.find(after) + len(after) if after in whole else len(whole)
+    if cut is not None and was_cut:
+        assert len(out) == start + cut
+    else:
+        assert out == whole
