@@ -59,8 +59,8 @@ async def fetched(proxy: FaultProxy, request: bytes = b"GET / HTTP/1.1\r\n\r\n")
 
 
 async def until(condition: Callable[[], object]) -> None:
-    while not condition():
-        await anyio.sleep(0.001)  # noqa: ASYNC110  (the proxy's counters are plain numbers)
+    while not condition():  # noqa: ASYNC110  (the counters are plain numbers)
+        await anyio.sleep(0.001)
 
 
 async def settled(proxy: FaultProxy) -> Passage:
