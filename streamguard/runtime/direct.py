@@ -73,8 +73,8 @@ class DirectDriver(Generic[T]):
         request_id: str | None = None,
     ) -> None:
         self.source = source
-        self.stage = stage
-        self.sink = sink
+        self.stage: Stage[T] = stage
+        self.sink: Sink[T] = sink
         self.timing = timing
         self.outcome: Outcome | None = None
         self.exception: Exception | None = None  # what the source raised

@@ -1,8 +1,9 @@
 """The two seams of a driver: what it drives, and where the bytes go.
 
-A `Stage` is a Pipeline or a part of one. A `Sink` is a few lines for each framework. The driver calls it from one place at a time; nothing here
-is called twice at once. `abort` must leave the connection in a state that no reader can take for a
-clean end: for ASGI that is a body without its last message, never an exception.
+A `Stage` is a Pipeline or a part of one. A `Sink` is a few lines for each framework. The driver calls it
+from one place at a time; nothing here is called twice at once. `abort` must leave the connection in a
+state that no reader can take for a clean end: for ASGI that is a body without its last message, never an
+exception.
 """
 
 from __future__ import annotations
