@@ -33,7 +33,7 @@ branch on facts and never parses a sentence.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Final
 
 import attrs
 
@@ -75,18 +75,43 @@ __all__ = [
 ]
 
 
+# Characters of a failure's code and message. Whatever a source puts into them, an exception object or
+# a megabyte, a terminal frame can carry: at the end of a stream nothing may raise.
+_MAX_CODE: Final = 128
+_MAX_MESSAGE: Final = 4096
+
+
+def _code(value: object) -> str:
+    return str(value)[:_MAX_CODE]
+
+
+def _message(value: object) -> str:
+    return str(value)[:_MAX_MESSAGE]
+
+
 @attrs.frozen
 class Failure:
     """Why a stream did not complete, as the reader is told: safe to show, details stay in the log."""
 
-    code: str
-    message: str
+    code: str = attrs.field(converter=_code)
+    message: str = attrs.field(converter=_message)
     retryable: bool = False
     resumable: bool = False
 
 
 class StreamGuardError(Exception):
     """Root of the tree."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # An exception is otherwise rebuilt from its message alone, which none of these take: it could
+        # not be copied, nor leave the process that raised it.
+        return _rebuilt, (type(self), self.args, self.__dict__)
+
+
+def _rebuilt(cls: type[StreamGuardError], args: tuple[Any, ...], facts: dict[str, Any]) -> StreamGuardError:
+    exc = cls.__new__(cls, *args)
+    exc.__dict__.update(facts)
+    return exc
 
 
 class LocalProtocolError(StreamGuardError):
@@ -152,17 +177,17 @@ class NotSerialisable(LocalProtocolError, ValueError):
 
 
 class FieldRefused(LocalProtocolError, ValueError):
-    """A field that holds CR, LF or NUL, which would end or alter it on the wire."""
+    """A field that holds CR, LF or NUL, which would end or alter it on the wire, or is too long for it."""
 
     code = "field_refused"
 
-    def __init__(self, field: str) -> None:
+    def __init__(self, field: str, why: str = "holds CR, LF or NUL, which the wire has no place for") -> None:
         self.field = field
-        super().__init__(f"the {field} field holds CR, LF or NUL, which the wire has no place for")
+        super().__init__(f"the {field} field {why}")
 
 
 class PolicyError(LocalProtocolError):
-    """A flush policy answered a number of characters below zero or above what is held."""
+    """A flush policy answered anything but an int from zero to the number of characters held."""
 
     code = "policy_error"
 
@@ -170,7 +195,9 @@ class PolicyError(LocalProtocolError):
         self.policy = policy
         self.answer = answer
         self.held = held
-        super().__init__(f"{policy} answered {answer!r}; {held} characters are held: answer 0 to {held}")
+        # A number, and no other answer's repr: that may be the text itself, or raise.
+        shown = f"{answer:d}" if type(answer) is int and abs(answer) < 2**63 else f"a {type(answer).__name__}"
+        super().__init__(f"{policy} answered {shown}; {held} characters are held: answer an int from 0 to {held}")
 
 
 class StreamFinished(LocalProtocolError):
@@ -323,7 +350,9 @@ class StreamGap(VerdictError):
         self.got = got
         self.detail = detail
         super().__init__(
-            f"frame {expected} is missing" + (f": {got} came instead" if got else f": {detail}"),
+            f"frame {expected} is missing"
+            + (f", {got} came instead" if got is not None else "")
+            + (f": {detail}" if detail else ""),
             cursor=cursor,
             received=received,
         )

@@ -158,7 +158,8 @@ class Within:
 
 
 # Closing punctuation and the white space after it; CJK full stops need no space.
-_SENTENCE: Final = r"[.!?…]+[\"'”’)\]]*\s+|[。！？]+[”’」』）]*|\n+"
+# One mark of a run is enough: with `+` after it, a long run without a space takes quadratic time.
+_SENTENCE: Final = r"[.!?…][\"'”’)\]]*\s+|[。！？]+[”’」』）]*|\n+"
 _WORD: Final = r"\s+"
 
 
@@ -311,11 +312,11 @@ class FlushStage:
         held = self._held + len(piece)
         try:
             leave = self._push(piece, held, now)
-        except BaseException:
+            if leave == held and not self._held:
+                return piece  # the usual way: nothing was held and everything leaves
+        except BaseException:  # the comparison is inside too: an answer may be anything
             self._hold(piece, held)
             raise
-        if leave == held and not self._held:
-            return piece  # the usual way: nothing was held and everything leaves
         self._hold(piece, held)
         return self._release(held if held >= MAX_HELD else leave)
 
@@ -342,7 +343,8 @@ class FlushStage:
 
     def _release(self, leave: int) -> str:
         held = self._held
-        if not isinstance(leave, int) or not 0 <= leave <= held:
+        # Exactly int: True would mean one character, and a subclass may compare as it likes.
+        if type(leave) is not int or not 0 <= leave <= held:
             raise PolicyError(type(self.policy).__name__, leave, held)
         if not leave:
             return ""

@@ -6,31 +6,47 @@ order in which it is made. It also keeps the books of the ending (finish reasons
 dialect writes them into its last frames.
 
 `text` is the hot path: one call, one Frame, no list.
+
+A frame that has a number must leave, or no later one could follow it. So a payload is checked before it
+is numbered, frames that were made before one that is refused leave with the next call, and an ending
+that its dialect cannot write is told in the plainest form, as a failure.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, Final
 from zlib import crc32
 
-from streamguard.core.cursor import Cursor, chain, chain_start, new_sid
-from streamguard.core.dialect.base import Dialect, Payload
-from streamguard.core.errors import FieldRefused, Failure, ItemTooLarge, StreamFinished, TextAfterFinish
+from streamguard.core.cursor import Cursor, chain, cursor_zero, looks_like_cursor, new_sid
+from streamguard.core.dialect.base import Dialect, DialectEncoder, Payload
+from streamguard.core.errors import (
+    Failure,
+    FieldRefused,
+    ItemTooLarge,
+    StreamFinished,
+    TextAfterFinish,
+    failure_from,
+)
 from streamguard.core.frame import Frame, fits
 from streamguard.core.items import Block, Ending, Event
+from streamguard.core.jsontext import dumps
+from streamguard.core.states import FINAL_STATUSES
 
 __all__ = ["FramedEncoder", "MAX_BLOCK", "MAX_TEXT"]
 
 MAX_TEXT: Final = 1024 * 1024  # bytes of text in a frame; larger text is split
 MAX_BLOCK: Final = 16 * 1024 * 1024  # bytes of data of one block or event; larger is an error
+_MAX_NAME: Final = 255  # bytes of an event's name: the binary carrier counts them in one byte
 
 
 class FramedEncoder:
     """Makes one stream's frames.
 
     `dialect` is what the frames' data look like (`Native()`, `OpenAI()`, …), `sid` the stream's name
-    (random by default), `negotiated` whether its reader asked for verification, `max_text` and `max_block` the limits in bytes.
+    (random by default), `negotiated` whether its reader asked for verification, `max_text` and
+    `max_block` the limits in bytes. Raises ValueError for a sid that no cursor can hold.
     """
 
     def __init__(
@@ -43,7 +59,9 @@ class FramedEncoder:
         max_block: int = MAX_BLOCK,
     ) -> None:
         self.sid = new_sid() if sid is None else sid
-        self.zero = Cursor(self.sid, 0, 0, chain_start(self.sid))
+        self.zero = cursor_zero(self.sid)
+        if not looks_like_cursor(str(self.zero)):
+            raise ValueError(f"a sid is 22 characters of base64url, not {self.sid!r}")
         self.own_ids = dialect.own_ids
         self.takes_text = dialect.takes_text
         self.dialect = dialect.encoder(negotiated=negotiated)
@@ -55,7 +73,9 @@ class FramedEncoder:
         self._seq = 0
         self._offset = 0
         self._crc = self.zero.crc
-        self._quote = self.dialect.text
+        self._quote: Callable[[str], bytes] = self.dialect.text
+        self._made: list[Frame] = []  # what was made in a call that raised; leaves with the next one
+        self._refused = False
 
     @property
     def cursor(self) -> Cursor:
@@ -64,9 +84,9 @@ class FramedEncoder:
 
     def text(self, text: str) -> Frame:
         """One frame of text of choice 0, at most `max_text` bytes of it (`texts` splits)."""
-        if self.ending.reasons and 0 in self.ending.reasons:
+        if self.ending.reasons and 0 in self.ending.reasons and not self.finished:
             raise TextAfterFinish(0, self.ending.reasons[0])
-        data = self._quote(text)
+        data = self._quote(text)  # after the terminal it raises StreamFinished, at no cost before
         self.chars += len(text)
         self._seq = seq = self._seq + 1
         self._offset = offset = self._offset + len(data)
@@ -76,47 +96,99 @@ class FramedEncoder:
     def texts(self, text: str) -> list[Frame]:
         """Frames of text of any size, each at most `max_text` bytes of UTF-8, cut between characters."""
         if len(text) * 4 <= self.max_text or len(text.encode()) <= self.max_text:
-            return [self.text(text)]
-        step = max(1, self.max_text // 4)  # a character is at most four bytes
-        return [self.text(text[at : at + step]) for at in range(0, len(text), step)]
+            self._made.append(self.text(text))
+        else:
+            step = max(1, self.max_text // 4)  # a character is at most four bytes
+            for at in range(0, len(text), step):
+                self._made.append(self.text(text[at : at + step]))
+        return self._taken()
 
     def item(self, item: Block | Event | Mapping[str, Any]) -> list[Frame]:
-        """The frames of a block, event or mapping. Raises UnsupportedItem, ItemTooLarge, NotSerialisable."""
-        return self._frames(self.dialect.item(item, self.ending))
+        """The frames of a block, event or mapping.
+
+        Raises UnsupportedItem, ItemTooLarge, NotSerialisable, FieldRefused, StreamFinished.
+        """
+        return self._frames(self._unfinished().item(item, self.ending))
 
     def wire(self, piece: bytes) -> list[Frame]:
-        """The frames of a piece of an already serialised stream (`raw` only)."""
-        return self._frames(self.dialect.wire(piece, self.ending))
+        """The frames of a piece of an already serialised stream (`raw` only). Raises as `item` does."""
+        return self._frames(self._unfinished().wire(piece, self.ending))
 
     def finish(self) -> list[Frame]:
         """The last frames of a stream whose source returned: complete if the dialect finds it proven."""
-        if failure := self.dialect.judge(self.ending):
-            return self.fail(failure)
-        return self._end("complete", None)
+        failure = self._unfinished().judge(self.ending)
+        if failure is None and self._refused:
+            failure = Failure("internal", "a frame was refused by its carrier")
+        return self._end("complete", None) if failure is None else self._end("failed", failure)
 
     def fail(self, failure: Failure, status: str = "failed") -> list[Frame]:
         """The last frames of a stream that did not complete; `status` says how."""
+        if status == "complete" or status not in FINAL_STATUSES:
+            raise ValueError(f"a stream that failed cannot end as {status!r}")
+        self._unfinished()
         return self._end(status, failure)
 
-    def _end(self, status: str, failure: Failure | None) -> list[Frame]:
+    def rewind(self, cursor: Cursor) -> None:
+        """Go back to `cursor`, after which the carrier refused a frame: what comes next stands there.
+
+        What was refused is lost, so the stream cannot end as complete any more.
+        """
+        _, self._seq, self._offset, self._crc, _ = cursor
+        self._refused = True
+        self.finished = False  # if it was the terminal
+        self._quote = self.dialect.text
+
+    def _unfinished(self) -> DialectEncoder:
         if self.finished:
             raise StreamFinished(self.ending.status)
+        return self.dialect
+
+    def _end(self, status: str, failure: Failure | None) -> list[Frame]:
         self.ending.status = status
         self.ending.failure = failure
-        frames = self._frames(self.dialect.closing(self.ending))
-        frames.append(self._frame(self.dialect.terminal(self.ending, self._seq, self._offset), status))
+        try:
+            payloads = self._last()
+        except Exception as exc:
+            payloads = self._last_resort(exc)
         self.finished = True
-        return frames
+        self._quote = partial(_refuse_text, self.ending)
+        self._made += [self._frame(payload, None) for payload in payloads[:-1]]
+        self._made.append(self._frame(payloads[-1], self.ending.status))
+        return self._taken()
+
+    def _last(self) -> list[Payload]:
+        """What the dialect ends with, the terminal at the end; nothing has a number yet."""
+        payloads = self.dialect.closing(self.ending)
+        offset = self._offset + sum([len(payload.data) for payload in payloads])
+        payloads = [*payloads, self.dialect.terminal(self.ending, self._seq + len(payloads), offset)]
+        for payload in payloads:
+            _check(payload, max(self.max_block, MAX_BLOCK))  # a small limit on blocks is none on the ending
+        return payloads
+
+    def _last_resort(self, exc: Exception) -> list[Payload]:
+        """The same for an ending that the dialect could not write, or the wire not take: a failure, without
+        what may have been in the way; if that is refused too, a bare error, in the form most clients know."""
+        ending = self.ending
+        if ending.failure is None:
+            ending.status = "failed"
+            ending.failure = failure_from(exc)
+        ending.usage = None
+        try:
+            return self._last()
+        except Exception:
+            error = {"code": ending.failure.code, "message": ending.failure.message, "type": ending.status}
+            return [Payload(dumps({"error": error}))]
 
     def _frames(self, payloads: list[Payload]) -> list[Frame]:
-        for payload in payloads:  # before any is numbered: a frame that took a number must leave
-            if len(payload.data) > self.max_block:
-                raise ItemTooLarge(len(payload.data), self.max_block)
-            if payload.name is not None and not fits(payload.name.encode()):
-                raise FieldRefused("event")
-            if not fits(payload.data.replace(b"\n", b"")):  # LF is how the data's lines are joined
-                raise FieldRefused("data")
-        return [self._frame(payload, None) for payload in payloads]
+        for payload in payloads:
+            _check(payload, self.max_block)  # before it is numbered; those before it leave later
+            self._made.append(self._frame(payload, None))
+        return self._taken()
+
+    def _taken(self) -> list[Frame]:
+        frames = self._made
+        self._made = []
+        return frames
 
     def _frame(self, payload: Payload, status: str | None) -> Frame:
         data = payload.data
@@ -128,3 +200,26 @@ class FramedEncoder:
             # The summary beside a terminal has a checksum of its own: the chain, gone on over it.
             extra = b"%08x %b" % (crc32(extra, self._crc), extra)
         return Frame(self._seq, self._offset, self._crc, data, payload.name, status, extra)
+
+
+def _refuse_text(ending: Ending, text: str) -> bytes:
+    raise StreamFinished(ending.status)
+
+
+def _check(payload: Payload, limit: int) -> None:
+    """Raise unless every carrier can write `payload`."""
+    if len(payload.data) > limit:
+        raise ItemTooLarge(len(payload.data), limit)
+    if payload.name is not None:
+        try:
+            name = payload.name.encode()
+        except UnicodeEncodeError:
+            raise FieldRefused("event", "holds half a character") from None
+        if len(name) > _MAX_NAME:
+            raise FieldRefused("event", f"is longer than {_MAX_NAME} bytes")
+        if not fits(name):
+            raise FieldRefused("event")
+    if not fits(payload.data.replace(b"\n", b"")):  # LF is how the data's lines are joined
+        raise FieldRefused("data")
+    if payload.extra is not None and not fits(payload.extra):
+        raise FieldRefused("id")

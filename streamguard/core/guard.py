@@ -11,7 +11,7 @@ from __future__ import annotations
 from streamguard.core.cursor import Cursor
 from streamguard.core.errors import LocalProtocolError, StreamFinished
 from streamguard.core.frame import Frame
-from streamguard.core.states import TABLE, Input, State
+from streamguard.core.states import Input, State, step
 from streamguard.core.wire.base import Wire, WireEncoder
 
 __all__ = ["CompletionGuard"]
@@ -38,21 +38,26 @@ class CompletionGuard:
 
     def open(self, at: Cursor, *, own_ids: bool, resume: str | None = None) -> bytes:
         """The first bytes of the connection; frames go on after `at`. Raises if it is open already."""
-        self._step("opening")
-        self._encoder = self.wire.encoder(at, own_ids=own_ids)
+        state = self._after("opening")
+        encoder = self.wire.encoder(at, own_ids=own_ids)
+        data = encoder.opening(resume=resume)
+        self._encoder = encoder
         self._sid, self._seq, self._offset, self._crc, _ = at
-        return self._written(self._encoder.opening(resume=resume))
+        return self._written(data, state)
 
     def admit(self, frame: Frame) -> bytes:
-        """The bytes of one frame. Raises LocalProtocolError for one that does not fit, or comes too late."""
+        """The bytes of one frame. Raises LocalProtocolError for one that does not fit, or comes too late.
+
+        A frame that its carrier refuses counts as not written, a terminal too: another may take its place.
+        """
         if frame.seq != self._seq + 1 or frame.offset != self._offset + len(frame.data):
             raise LocalProtocolError(f"frame {frame.seq} at offset {frame.offset} does not follow {self.cursor}")
-        if frame.status is not None:
-            self._step("terminal")
-            self.status = frame.status
-        elif self.state != "open":
-            self._step("frame")
+        if self.state != "open":
+            self._after("frame" if frame.status is None else "terminal")  # raises
         data = self._encoder.frame(frame)
+        if frame.status is not None:
+            self.state = self._after("terminal")
+            self.status = frame.status
         self._seq = frame.seq
         self._offset = frame.offset
         self._crc = frame.crc
@@ -61,22 +66,25 @@ class CompletionGuard:
 
     def heartbeat(self, *, blocked: bool = False) -> bytes:
         """A sign of life after the last frame."""
-        self._step("beat")
-        return self._written(self._encoder.heartbeat(self.cursor, blocked=blocked))
+        state = self._after("beat")
+        return self._written(self._encoder.heartbeat(self.cursor, blocked=blocked), state)
 
     def bye(self, reason: str) -> bytes:
         """The last bytes of a connection whose stream lives on."""
-        self._step("bye")
-        return self._written(self._encoder.bye(self.cursor, reason))
+        state = self._after("bye")
+        return self._written(self._encoder.bye(self.cursor, reason), state)
 
-    def _written(self, data: bytes) -> bytes:
+    def _written(self, data: bytes, state: State) -> bytes:
+        self.state = state
         self.bytes += len(data)
         return data
 
-    def _step(self, event: Input) -> None:
-        state = TABLE[self.state].get(event)
-        if state is None:
-            if self.state == "ended":
-                raise StreamFinished(self.status or "complete")
+    def _after(self, event: Input) -> State:
+        """The state that `event` leads to, taken only once its bytes exist."""
+        if self.status is not None:
+            raise StreamFinished(self.status)
+        state = step(self.state, event)
+        # A reader may miss an opening that was stripped on the way; a writer always begins with one.
+        if state is None or (self.state == "unopened" and event != "opening"):
             raise LocalProtocolError(f"{event!r} cannot follow in state {self.state!r}")
-        self.state = state
+        return state

@@ -15,6 +15,7 @@ Text enters through `TextIntake`, which joins what producers cut: a UTF-8 sequen
 from __future__ import annotations
 
 import codecs
+import json
 from collections.abc import Mapping
 from typing import Any, Union
 
@@ -152,8 +153,9 @@ class Ending:
             if first != finish.reason:
                 raise FinishConflict(finish.choice, first, finish.reason)
         if finish.usage is not None:
-            dumps(finish.usage)  # here, where the stream can still fail; at its end nothing may raise
-            self.usage = {**(self.usage or {}), **finish.usage}
+            # Here, where the stream can still fail; and a copy, because the source may write on in its own.
+            usage = json.loads(dumps(finish.usage))
+            self.usage = {**(self.usage or {}), **usage}
 
     def aborted(self) -> Failure | None:
         """The failure that a finish reason admits: engines report a killed generation as a reason."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Mapping
 from json.encoder import encode_basestring
 from typing import Final
 
@@ -32,12 +33,19 @@ def quote(text: str) -> bytes:
 def dumps(value: object) -> bytes:
     """`value` as JSON in UTF-8. Raises NotSerialisable for NaN, Infinity and foreign objects."""
     try:
-        text = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+        text = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"), default=_plain)
     except (TypeError, ValueError, RecursionError) as exc:
         raise NotSerialisable(f"JSON has no form for this value: {exc}") from exc
     if not text.isascii():
         text = whole_text(text.translate(_LINE_ENDS))
     return text.encode()
+
+
+def _plain(value: object) -> object:
+    """Any mapping as an object: `json` itself takes a dict only, and refuses a read-only view of one."""
+    if isinstance(value, Mapping):
+        return dict(value)
+    raise TypeError(f"{type(value).__name__} is not JSON serialisable")
 
 
 def whole_text(text: str) -> str:

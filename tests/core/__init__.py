@@ -1,0 +1,1 @@
+"""The core's tests: one file per module, without an event loop."""
