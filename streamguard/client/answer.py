@@ -1,0 +1,341 @@
+"""A verified answer, without I/O: what came, what is known about it, and what is needed next.
+
+A driver for an HTTP library does four things and decides nothing:
+
+    1  sends the request with `REQUEST_HEADERS` and gives the response's head to `open`
+    2  takes frames with `take` and hands them on
+    3  when there is none, does what `needs` says: reads bytes for `feed`, or reads on to the end
+    4  when nothing is needed, raises what `error` answers, or ends
+
+An answer ends normally only if it is COMPLETE, or UNVERIFIED with a proven end. Everything good is
+handed out first; then the error is raised, with the text so far attached. Time is an argument, and
+only the time spent in reads counts against a limit: a slow caller must not look like a stalled server.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping
+from typing import Final, Literal, Union
+
+import attrs
+
+from streamguard.core.cursor import Cursor
+from streamguard.core.dialect import Dialect, dialect_named
+from streamguard.core.errors import (
+    ConnectLimitExceeded,
+    FirstByteLimitExceeded,
+    LimitExceeded,
+    LivenessLimitExceeded,
+    LocalProtocolError,
+    StallLimitExceeded,
+    StreamClosed,
+    StreamGuardError,
+    TruncatedStream,
+    UnexpectedResponse,
+)
+from streamguard.core.items import Block
+from streamguard.core.negotiate import parse_answer
+from streamguard.core.receipt import AnswerFrame, Receipt
+from streamguard.core.verify import StreamVerifier
+from streamguard.core.wire import MAX_FRAME, Wire, wire_for_content_type
+
+__all__ = [
+    "LIMITS",
+    "LINGER",
+    "MAX_RECEIVED",
+    "REQUEST_HEADERS",
+    "AnswerState",
+    "Needs",
+    "ReaderLimits",
+    "block_in",
+    "frame_itself",
+    "text_in",
+]
+
+REQUEST_HEADERS: Final = (
+    ("Streamguard", "v=1"),
+    ("Accept", "text/event-stream, application/x-ndjson, application/vnd.streamguard.v1"),
+    ("Cache-Control", "no-cache"),
+)
+
+# How long to read on after the terminal, in seconds, so that the connection can serve the next
+# request. The server waits as long for us to close.
+LINGER: Final = 0.25
+MAX_RECEIVED: Final = 64 * 1024 * 1024  # characters of text kept for `received` and for reading the whole
+MAX_REFUSAL: Final = 64 * 1024  # bytes kept of the body of an answer that is no stream
+MAX_REDIRECTS: Final = 20  # as in the Fetch standard, and in httpx
+
+_REDIRECTS: Final = (301, 302, 303, 307, 308)
+
+Needs = Literal["bytes", "end", "nothing"]
+
+
+def _positive(instance: object, attribute: attrs.Attribute[float | None], value: float | None) -> None:
+    if value is not None and not value > 0:
+        raise ValueError(f"{attribute.name} is seconds above 0, or None for no limit")
+
+
+@attrs.frozen
+class ReaderLimits:
+    """What a reader waits for at most, in seconds; None is no limit. There is none on the whole.
+
+    `connect`: for a connection, its place in the pool included. `first_byte`: for the response's
+    headers. `liveness`: for any byte, heartbeats included. `stall`: for a frame while only heartbeats
+    come; it is noticed when bytes come, or when as long has passed without any.
+    """
+
+    connect: float | None = attrs.field(default=10.0, validator=_positive)
+    first_byte: float | None = attrs.field(default=60.0, validator=_positive)
+    liveness: float | None = attrs.field(default=45.0, validator=_positive)
+    stall: float | None = attrs.field(default=None, validator=_positive)
+
+    @property
+    def silence(self) -> float | None:
+        """How long a single read may take."""
+        return min((limit for limit in (self.liveness, self.stall) if limit is not None), default=None)
+
+
+LIMITS: Final = ReaderLimits()
+
+
+class AnswerState:
+    """One answer as it is read. `now` is when the request is sent, in monotonic seconds.
+
+    `dialect`, `lenient` and `max_frame` as in StreamVerifier; `max_received` bounds the text that is
+    kept, in characters.
+    """
+
+    def __init__(
+        self,
+        now: float,
+        *,
+        dialect: Union[str, Dialect, None] = None,
+        lenient: bool = False,
+        limits: ReaderLimits = LIMITS,
+        max_frame: int = MAX_FRAME,
+        max_received: int = MAX_RECEIVED,
+    ) -> None:
+        # Here, since a name that nobody knows should fail before a request is paid for.
+        self._dialect = None if dialect is None else dialect_named(dialect)
+        self._lenient = lenient
+        self.limits = limits
+        self._max_frame = max_frame
+        self._max_received = max_received
+        self._verifier: StreamVerifier
+        self._framed = True
+        self._redirects = 0
+        self._frames: deque[AnswerFrame] = deque()
+        self._text: list[str] = []
+        self._received = 0
+        self._error: StreamGuardError | None = None
+        self._over = False
+        self._began = self._last = now
+        self._seen = 0  # frames, when bytes last came
+        self._waited = 0.0  # in reads, since a frame came
+        self._first_frame: float | None = None
+        self._longest_gap: float | None = None
+
+    # ---- the head of the response -------------------------------------------------------------
+
+    def follow(self, status: int, location: str | None) -> bool:
+        """Whether a redirect is to be followed. An empty `Location` would lead to where it came from."""
+        if status not in _REDIRECTS or not (location or "").strip() or self._redirects >= MAX_REDIRECTS:
+            return False
+        self._redirects += 1
+        return True
+
+    def open(self, status: int, headers: Mapping[str, str], version: str | None) -> str | None:
+        """Take the response's head in. None if a stream follows, else why it is no stream.
+
+        `headers` are found by any case; `version` is the HTTP version, or None where no connection
+        carries the body.
+        """
+        if status in _REDIRECTS:
+            return "a redirect without a place to go to" if self._redirects < MAX_REDIRECTS else "too many redirects"
+        if status != 200:
+            return "no stream"
+        content_type = headers.get("content-type", "")
+        wire = wire_for_content_type(content_type)
+        if wire is None:
+            return "the content type is that of no stream"
+        promise = parse_answer(headers.get("streamguard"))
+        if promise is not None and promise.wire != wire.name:
+            return f"the Streamguard header says {promise.wire!r}, the content type does not"
+        if self._dialect is None and promise is not None:
+            self._dialect = _known(promise.dialect)
+        if wire.name == "plain" and (self._dialect is None or self._dialect.name != "text"):
+            return "plain text proves no end: it is read only if dialect='text' is asked for"
+        self._framed = _framed(headers, version)
+        self._start(wire, None if promise is None else promise.cursor)
+        return None
+
+    def refusal_read(self, size: int, waited: float) -> bool:
+        """Whether enough was read of the body of an answer that is no stream."""
+        limit = self.limits.first_byte
+        return size >= MAX_REFUSAL or (limit is not None and waited >= limit)
+
+    # ---- bytes in, frames out -----------------------------------------------------------------
+
+    @property
+    def needs(self) -> Needs:
+        """What to do when `take` has nothing: `bytes` for `feed`, or all that follows the terminal, up
+        to the `end`, for at most `LINGER` seconds."""
+        if self._over or self._error is not None:
+            return "nothing"
+        if self._verifier.verdict is None:
+            return "bytes"
+        return "end" if self._verifier.state == "ended" else "nothing"
+
+    def take(self) -> AnswerFrame | None:
+        """The next good frame, or None if what came so far completes no more."""
+        if not self._frames:
+            return None
+        frame = self._frames.popleft()
+        if frame.text:
+            self._received += len(frame.text)
+            if self._received <= self._max_received:
+                self._text.append(frame.text)
+        return frame
+
+    def feed(self, data: bytes, began: float, now: float) -> None:
+        """Bytes that came: the read of them began at `began`, and it is `now`."""
+        self._frames.extend(self._verifier.feed(data))
+        self._arrived(began, now)
+        stall = self.limits.stall
+        if stall is not None and self._waited >= stall and self.needs == "bytes":
+            self._error = StallLimitExceeded(stall, self.cursor)
+
+    def end(self, began: float, now: float, *, clean: bool, cause: Exception | None = None) -> None:
+        """No more bytes. `clean`: the connection's own framing said so; else `cause` may say what broke it."""
+        self._frames.extend(self._verifier.end(clean=clean and self._framed))
+        self._arrived(began, now)
+        self._over = True
+        error = self._verifier.error()
+        if error is not None and cause is not None:
+            error.__cause__ = cause
+
+    def silent(self, began: float, now: float, cause: Exception | None = None) -> None:
+        """A read took longer than it may."""
+        if self.needs == "end":
+            self.end(began, now, clean=False)
+            return
+        self._last = now
+        stall, liveness = self.limits.stall, self.limits.liveness
+        if stall is not None and (liveness is None or stall < liveness):
+            self._error = StallLimitExceeded(stall, self.cursor)
+        else:
+            self._error = LivenessLimitExceeded(liveness or 0.0, self.cursor)
+        self._error.__cause__ = cause
+
+    def close(self) -> None:
+        """This side reads no further. What was already taken in stays."""
+        if self.needs == "bytes":
+            self._error = StreamClosed("this side closed the answer before its end")
+
+    # ---- what is known ------------------------------------------------------------------------
+
+    @property
+    def error(self) -> StreamGuardError | None:
+        """What to raise once all frames are taken and nothing is needed; None for a good answer."""
+        return self._error if self._error is not None else self._verifier.error(self.received)
+
+    @property
+    def received(self) -> str:
+        """The text taken so far, up to `max_received` characters."""
+        if len(self._text) > 1:
+            self._text = ["".join(self._text)]
+        return self._text[0] if self._text else ""
+
+    def whole(self) -> str:
+        """The same, if it is all of it. Raises LocalProtocolError if some was not kept."""
+        if self._received > self._max_received:
+            raise LocalProtocolError(
+                f"the answer has {self._received} characters, of which {self._max_received} are kept at most: iterate it"
+            )
+        return self.received
+
+    @property
+    def cursor(self) -> Cursor | None:
+        """The last cursor whose checks held."""
+        return self._verifier.cursor
+
+    @property
+    def receipt(self) -> Receipt:
+        """What is known so far; final at the end."""
+        return attrs.evolve(
+            self._verifier.receipt,
+            first_frame=self._first_frame,
+            longest_gap=self._longest_gap,
+            duration=self._last - self._began,
+        )
+
+    # ---- answers that never began -------------------------------------------------------------
+
+    def refused(self, status: int, headers: Mapping[str, str], body: bytes, why: str) -> UnexpectedResponse:
+        """The error for an answer that is no stream."""
+        return UnexpectedResponse(status, headers.get("content-type", ""), body[:MAX_REFUSAL], why)
+
+    def unconnected(self) -> LimitExceeded:
+        """The error for a connection that took too long."""
+        return ConnectLimitExceeded(self.limits.connect or 0.0)
+
+    def unanswered(self) -> LimitExceeded:
+        """The error for a response that took too long."""
+        return FirstByteLimitExceeded(self.limits.first_byte or 0.0)
+
+    def dropped(self) -> TruncatedStream:
+        """The error for a connection that ended before its response."""
+        return TruncatedStream(detail="the connection ended before any response came")
+
+    # ---- small parts --------------------------------------------------------------------------
+
+    def _start(self, wire: Wire, zero: Cursor | None) -> None:
+        self._verifier = StreamVerifier(
+            wire=wire, dialect=self._dialect, zero=zero, lenient=self._lenient, max_frame=self._max_frame
+        )
+
+    def _arrived(self, began: float, now: float) -> None:
+        self._waited += now - began
+        self._last = now
+        if self._verifier.frames == self._seen:
+            return
+        if self._first_frame is None:
+            self._first_frame = now - self._began
+        else:
+            self._longest_gap = max(self._longest_gap or 0.0, self._waited)
+        self._seen = self._verifier.frames
+        self._waited = 0.0
+
+
+def _known(dialect: str) -> Dialect | None:
+    """A promised dialect by its name; one that this version does not know is read as a provider's events."""
+    try:
+        return dialect_named(dialect)
+    except ValueError:
+        return None
+
+
+def _framed(headers: Mapping[str, str], version: str | None) -> bool:
+    """Whether the body's end is more than the end of the connection, which proves nothing."""
+    if version is None or not version.startswith("HTTP/1"):
+        return True
+    return "content-length" in headers or "chunked" in headers.get("transfer-encoding", "").lower()
+
+
+# What an iteration picks from each frame; None or "" is passed over.
+
+
+def frame_itself(frame: AnswerFrame) -> AnswerFrame:
+    """Every frame."""
+    return frame
+
+
+def text_in(frame: AnswerFrame) -> str:
+    """The text of choice 0."""
+    return frame.text
+
+
+def block_in(frame: AnswerFrame) -> Block | None:
+    """The frame's Block."""
+    return frame.item if isinstance(frame.item, Block) else None

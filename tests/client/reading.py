@@ -1,0 +1,89 @@
+"""One way to read an answer, for all modes of the client: sync, and async on asyncio and on trio."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import anyio
+import attrs
+import pytest
+
+from streamguard.client import stream, stream_sync
+from streamguard.core.receipt import AnswerFrame, Receipt
+
+__all__ = ["MODES", "Read", "each_mode", "read"]
+
+MODES = ["sync", "asyncio", "trio"]
+each_mode = pytest.mark.parametrize("mode", MODES)
+
+
+@attrs.define
+class Read:
+    """What a reader saw: the frames, and how it ended."""
+
+    frames: list[AnswerFrame] = attrs.field(factory=list)
+    error: Exception | None = None
+    again: Exception | None = None
+    receipt: Receipt | None = None
+    received: str = ""
+
+    @property
+    def text(self) -> str:
+        return "".join(frame.text for frame in self.frames)
+
+
+def read(
+    mode: str,
+    url: str,
+    method: str = "POST",
+    on_frame: Callable[[AnswerFrame], object] = lambda frame: None,
+    **options: Any,
+) -> Read:
+    """Read the answer to its end, and then once more: an answer that raised must raise again."""
+    seen = Read()
+    if mode == "sync":
+        _read_sync(seen, url, method, on_frame, options)
+    else:
+        anyio.run(_read, seen, url, method, on_frame, options, backend=mode)
+    return seen
+
+
+def _read_sync(
+    seen: Read, url: str, method: str, on_frame: Callable[[AnswerFrame], object], options: dict[str, Any]
+) -> None:
+    try:
+        with stream_sync(method, url, **options) as answer:
+            try:
+                for frame in answer.frames():
+                    seen.frames.append(frame)
+                    on_frame(frame)
+            finally:
+                seen.receipt = answer.receipt
+                seen.received = answer.received
+                try:
+                    assert list(answer.text()) == []
+                except Exception as exc:
+                    seen.again = exc
+    except Exception as exc:
+        seen.error = exc
+
+
+async def _read(
+    seen: Read, url: str, method: str, on_frame: Callable[[AnswerFrame], object], options: dict[str, Any]
+) -> None:
+    try:
+        async with stream(method, url, **options) as answer:
+            try:
+                async for frame in answer.frames():
+                    seen.frames.append(frame)
+                    on_frame(frame)
+            finally:
+                seen.receipt = answer.receipt
+                seen.received = answer.received
+                try:
+                    assert [text async for text in answer.text()] == []
+                except Exception as exc:
+                    seen.again = exc
+    except Exception as exc:
+        seen.error = exc
