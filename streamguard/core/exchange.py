@@ -18,12 +18,11 @@ from urllib.parse import parse_qs
 import attrs
 
 from streamguard.core.cursor import Cursor, looks_like_cursor
+from streamguard.core.dialect.base import summary
 from streamguard.core.errors import Failure
 from streamguard.core.items import Ending
 from streamguard.core.jsontext import dumps
-from streamguard.core.dialect.base import summary
 from streamguard.core.negotiate import Answer, Request, parse_request, write_answer
-from streamguard.core.states import FINAL_STATUSES
 
 __all__ = ["NO_STORE", "Refusal", "RequestFacts", "Terms", "answer_headers", "http10_refusal", "refusal", "terms"]
 
@@ -78,7 +77,7 @@ class Refusal:
 
 def terms(facts: RequestFacts) -> Terms:
     """The terms of a request: cursors stand in `id:` for readers that use it, else in a comment."""
-    request = parse_request(facts.headers.get("streamguard"), _query(facts.query, "sg"))
+    request = parse_request(facts.headers.get("streamguard"), facts.query)
     in_id = request is not None or facts.event_source or "last-event-id" in facts.headers
     return Terms(request, "id" if in_id else "comment")
 
@@ -106,12 +105,12 @@ def refusal(facts: RequestFacts) -> Refusal | None:
     text = facts.cursor
     if text is None:
         return None
-    status = Cursor.parse(text).status
-    if status in FINAL_STATUSES or status == "lost":
+    cursor = Cursor.parse(text)
+    if cursor.status is not None:  # any: a terminal's, `lost`, or one of a later version
         return Refusal(204, [NO_STORE])  # what stops an EventSource for good
     negotiated = terms(facts).negotiated
     if not negotiated and facts.event_source:
-        return _lost(text)
+        return _lost(cursor)
     conflict = not negotiated and facts.method == "POST"
     return _problem(
         409 if conflict else 404,
@@ -131,11 +130,12 @@ def _problem(status: int, code: str, detail: str, *more: tuple[str, str]) -> Ref
     return Refusal(status, [*headers, ("content-length", str(len(body)))], body)
 
 
-def _lost(cursor: str) -> Refusal:
+def _lost(cursor: Cursor) -> Refusal:
     """One block that ends the request, not a stream: its id repeats the cursor, so the next request gets 204."""
+    id = str(cursor._replace(status="lost")).encode()
     failure = Failure("unknown_stream", "the stream of this cursor is not here")
     data = summary(Ending(status="failed", failure=failure), 0, 0)
-    body = b"event: end\nid: %b.lost\ndata: %b\n\n" % (cursor.encode(), data)
+    body = b"event: end\nid: %b\ndata: %b\n\n" % (id, data)
     return Refusal(200, [("content-type", "text/event-stream; charset=utf-8"), NO_STORE], body, abort=True)
 
 

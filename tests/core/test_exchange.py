@@ -1,0 +1,189 @@
+"""What HTTP says about a stream: terms, headers, and the table of refusals (wire protocol, sections 3 and 6)."""
+
+from __future__ import annotations
+
+import json
+
+import attrs
+import pytest
+
+from streamguard.core.cursor import Cursor, cursor_zero
+from streamguard.core.exchange import (
+    NO_STORE,
+    Refusal,
+    RequestFacts,
+    answer_headers,
+    http10_refusal,
+    refusal,
+    terms,
+)
+from streamguard.core.negotiate import Answer, parse_answer
+from streamguard.core.receipt import Verdict
+from streamguard.core.states import FINAL_STATUSES
+from streamguard.core.verify import StreamVerifier
+
+SID = "AAAAAAAAAAAAAAAAAAAAAA"
+ZERO = cursor_zero(SID)
+CURSOR = f"{SID}.3.21.0badcafe"
+OURS = {"streamguard": "v=1"}
+SSE = {"accept": "text/event-stream"}
+
+
+def facts(method: str = "GET", query: str = "", **headers: str) -> RequestFacts:
+    return RequestFacts(method, {name.replace("_", "-"): value for name, value in headers.items()}, query)
+
+
+@pytest.mark.parametrize(
+    ("request_", "negotiated", "ids"),
+    [
+        (facts("POST"), False, "comment"),
+        (facts("GET"), False, "comment"),
+        (facts("POST", **SSE), False, "comment"),
+        (facts("GET", **SSE), False, "id"),
+        (facts("GET", accept="application/json, text/event-stream;q=0.5"), False, "id"),
+        (facts("POST", last_event_id="an application's own"), False, "id"),
+        (facts("POST", **OURS), True, "id"),
+        (facts("GET", "sg=v%3D1"), True, "id"),
+        (facts("GET", "prompt=hi&sg=v%3D1%2C+flush%3Dtoken"), True, "id"),
+        (facts("GET", "sg=v%3D2"), False, "comment"),
+        (facts("GET", "sg=v%3D1", streamguard="v=2"), False, "comment"),
+    ],
+)
+def test_terms_are_read_from_the_request(request_: RequestFacts, negotiated: bool, ids: str) -> None:
+    found = terms(request_)
+    assert (found.negotiated, found.ids) == (negotiated, ids)
+
+
+@pytest.mark.parametrize(
+    ("request_", "cursor"),
+    [
+        (facts(), None),
+        (facts(last_event_id="42"), None),
+        (facts(last_event_id=""), None),
+        (facts(query="after=42"), None),
+        (facts(last_event_id=CURSOR), CURSOR),
+        (facts(query=f"prompt=hi&after={CURSOR}"), CURSOR),
+        (facts(query=f"after={CURSOR}", last_event_id="42"), CURSOR),
+        (facts(query=f"after={CURSOR}", last_event_id=str(ZERO)), str(ZERO)),
+    ],
+)
+def test_a_cursor_is_found_in_either_place_and_a_strangers_id_is_none(
+    request_: RequestFacts, cursor: str | None
+) -> None:
+    assert request_.cursor == cursor
+
+
+@pytest.mark.parametrize(
+    "request_",
+    [facts(), facts("POST"), facts("HEAD"), facts(last_event_id="42", **SSE), facts(query="after=yesterday")],
+)
+def test_a_request_without_a_cursor_is_not_refused(request_: RequestFacts) -> None:
+    assert refusal(request_) is None
+
+
+READERS = {
+    "ours": lambda cursor: facts(last_event_id=cursor, **OURS),
+    "ours, POST": lambda cursor: facts("POST", last_event_id=cursor, **OURS),
+    "ours, by address": lambda cursor: facts(query=f"sg=v%3D1&after={cursor}", **SSE),
+    "EventSource": lambda cursor: facts(last_event_id=cursor, **SSE),
+    "EventSource, ?after=": lambda cursor: facts(query=f"after={cursor}", **SSE),
+    "POST": lambda cursor: facts("POST", last_event_id=cursor),
+    "POST that accepts events": lambda cursor: facts("POST", last_event_id=cursor, **SSE),
+    "POST, ?after=": lambda cursor: facts("POST", f"after={cursor}"),
+    "plain GET": lambda cursor: facts(last_event_id=cursor),
+    "HEAD": lambda cursor: facts("HEAD", last_event_id=cursor),
+}
+
+
+@pytest.mark.parametrize("reader", READERS)
+@pytest.mark.parametrize("status", [*FINAL_STATUSES, "lost", "newer"])
+def test_a_cursor_with_a_final_status_gets_204(reader: str, status: str) -> None:
+    """`newer`: a status that this version does not know is a terminal's as well, and it must stop a reader."""
+    assert refusal(READERS[reader](f"{CURSOR}.{status}")) == Refusal(204, [NO_STORE])
+
+
+@pytest.mark.parametrize("cursor", [CURSOR, str(ZERO)])
+@pytest.mark.parametrize(
+    ("reader", "status"),
+    [
+        ("ours", 404),
+        ("ours, POST", 404),
+        ("ours, by address", 404),
+        ("POST", 409),
+        ("POST that accepts events", 409),
+        ("POST, ?after=", 409),
+        ("plain GET", 404),
+        ("HEAD", 404),
+    ],
+)
+def test_a_cursor_of_an_unknown_stream_is_refused(reader: str, status: int, cursor: str) -> None:
+    refused = refusal(READERS[reader](cursor))
+    assert refused is not None
+    assert not refused.abort
+    _is_problem(refused, status, "unknown_stream")
+
+
+@pytest.mark.parametrize("reader", ["EventSource", "EventSource, ?after="])
+@pytest.mark.parametrize("cursor", [CURSOR, str(ZERO), f"{CURSOR}..more"])
+def test_an_event_source_is_told_lost_and_its_next_request_gets_204(reader: str, cursor: str) -> None:
+    refused = refusal(READERS[reader](cursor))
+    assert refused is not None
+    assert (refused.status, refused.abort) == (200, True)
+    assert NO_STORE in refused.headers
+    assert ("content-type", "text/event-stream; charset=utf-8") in refused.headers
+    lines = refused.body.decode().split("\n")
+    assert [line.partition(":")[0] for line in lines] == ["event", "id", "data", "", ""]
+    last_event_id = lines[1].removeprefix("id: ")
+    assert Cursor.parse(last_event_id) == Cursor.parse(cursor)._replace(status="lost")
+    again = refusal(READERS[reader](last_event_id))
+    assert again is not None
+    assert again.status == 204
+
+
+def test_our_reader_takes_the_lost_block_for_a_gap() -> None:
+    refused = refusal(READERS["EventSource"](CURSOR))
+    assert refused is not None
+    verifier = StreamVerifier()
+    verifier.feed(refused.body)
+    verifier.end(clean=False)
+    assert verifier.verdict is Verdict.GAP
+
+
+def test_http_1_0_is_refused_with_the_version_to_use() -> None:
+    refused = http10_refusal()
+    _is_problem(refused, 426, "http_1_0")
+    assert ("upgrade", "HTTP/1.1") in refused.headers
+
+
+def _is_problem(refused: Refusal, status: int, code: str) -> None:
+    headers = dict(refused.headers)
+    body = json.loads(refused.body)
+    assert (refused.status, body["status"], body["code"]) == (status, status, code)
+    assert headers["content-type"] == "application/problem+json"
+    assert headers["cache-control"] == "no-store, no-transform"
+    assert headers["x-should-retry"] == "false"
+    assert headers["content-length"] == str(len(refused.body))
+
+
+def test_the_headers_of_a_stream() -> None:
+    headers = dict(answer_headers(ZERO, content_type="text/event-stream; charset=utf-8", dialect="native", wire="sse"))
+    promise = headers.pop("streamguard")
+    assert headers == {
+        "content-type": "text/event-stream; charset=utf-8",
+        "cache-control": "no-store, no-transform",
+        "x-accel-buffering": "no",
+        "incremental": "?1",
+        "x-content-type-options": "nosniff",
+        "vary": "Origin, Streamguard, Last-Event-ID",
+    }
+    assert parse_answer(promise) == Answer(ZERO, "native", "sse")
+
+
+def test_head_names_no_stream() -> None:
+    names = [name for name, _ in answer_headers(None, content_type="x/y", dialect="native", wire="sse")]
+    assert "streamguard" not in names
+
+
+def test_terms_and_refusals_are_values() -> None:
+    with pytest.raises(attrs.exceptions.FrozenInstanceError):
+        terms(facts()).ids = "id"  # type: ignore[misc]
