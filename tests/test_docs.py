@@ -1,0 +1,165 @@
+"""Every Python block of README and docs runs, as a reader would run it: a server by uvicorn, a script by Python.
+
+A block's first line names its file. `*app.py` is served, anything else is a script. A block that no test below
+runs fails `test_every_block_is_run`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import openai
+import pytest
+
+from streamguard import client
+from streamguard.core.errors import FailedStream
+
+ROOT = Path(__file__).parent.parent
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+BLOCK = re.compile(r"^```python\n# (\S+\.py)\n(.*?)^```", re.MULTILINE | re.DOTALL)
+LINK = re.compile(r"\]\(([^)#:]+)(?:#[^)]*)?\)")
+
+BLOCKS = {match[1]: match[2] for page in PAGES for match in BLOCK.finditer(page.read_text(encoding="utf-8"))}
+RUN = {
+    "app.py", "client.py", "openai_app.py", "story_app.py", "reader.py", "batching_app.py", "own_policy.py",
+    "chat_app.py", "relay_app.py", "failing_app.py", "early_app.py", "own_server.py", "by_hand.py", "reading.py",
+    "metered_app.py",
+}  # fmt: skip
+
+
+@contextlib.contextmanager
+def served(folder: Path, name: str, **replaced: str) -> Iterator[str]:
+    """A block served by uvicorn on a free port; its base URL."""
+    text = BLOCKS[name]
+    for old, new in replaced.items():
+        text = text.replace(old, new)
+    (folder / name).write_text(text, encoding="utf-8")
+    command = [sys.executable, "-m", "uvicorn", f"{name.removesuffix('.py')}:app", "--port", "0", "--no-access-log"]
+    process = subprocess.Popen(command, cwd=folder, stderr=subprocess.PIPE, text=True)
+    try:
+        assert process.stderr is not None
+        for line in process.stderr:
+            if match := re.search(r"running on (http://[\d.:]+)", line):
+                yield match[1]
+                break
+        else:
+            pytest.fail(f"{name} did not start")
+    finally:
+        process.terminate()
+        process.communicate(timeout=10)
+
+
+def ran(folder: Path, name: str, *arguments: str, **replaced: str) -> str:
+    """What a block prints, run as a script."""
+    text = BLOCKS[name]
+    for old, new in replaced.items():
+        text = text.replace(old, new)
+    (folder / name).write_text(text, encoding="utf-8")
+    environment = {**os.environ, "PYTHONIOENCODING": "utf-8"}
+    result = subprocess.run(
+        [sys.executable, "-W", "error", name, *arguments],
+        cwd=folder, env=environment, capture_output=True, text=True, encoding="utf-8", timeout=60,
+    )  # fmt: skip
+    assert result.returncode == 0, result.stderr
+    return result.stdout
+
+
+def test_every_block_is_run() -> None:
+    assert set(BLOCKS) == RUN
+    unnamed = [page.name for page in PAGES if re.search(r"^```python\n(?!# \S+\.py\n)", page.read_text(), re.MULTILINE)]
+    assert unnamed == []
+
+
+def test_links_lead_somewhere() -> None:
+    for page in PAGES:
+        for target in LINK.findall(page.read_text(encoding="utf-8")):
+            assert (page.parent / target).exists(), f"{page.name}: {target}"
+
+
+def test_the_readme_endpoint_and_client_work_as_printed(tmp_path: Path) -> None:
+    with served(tmp_path, "app.py") as url:
+        out = ran(tmp_path, "client.py", **{"http://127.0.0.1:8000": url})
+    assert re.fullmatch(r"Hello from a stream COMPLETE, 5 frames, crc [0-9a-f]{8}\n", out)
+
+
+@pytest.mark.parametrize("name", ["openai_app.py", "chat_app.py"])
+def test_an_openai_client_reads_the_chat_endpoints(tmp_path: Path, name: str) -> None:
+    with served(tmp_path, name) as url:
+        assert chat(url) == "one two three "
+
+
+def test_a_relay_passes_an_upstream_on(tmp_path: Path) -> None:
+    with served(tmp_path, "chat_app.py") as upstream, served(
+        tmp_path, "relay_app.py", **{"http://127.0.0.1:8100": upstream}
+    ) as url:
+        assert chat(url) == "one two three "
+
+
+def chat(url: str) -> str:
+    with openai.OpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0) as sdk:
+        messages = [{"role": "user", "content": "one two three"}]
+        stream = sdk.chat.completions.create(model="tiny", messages=messages, stream=True)  # type: ignore[call-overload]
+        return "".join(chunk.choices[0].delta.content or "" for chunk in stream if chunk.choices)
+
+
+def test_the_tutorial_ends_as_it_says(tmp_path: Path) -> None:
+    with served(tmp_path, "story_app.py") as url:
+        story = ran(tmp_path, "reader.py", f"{url}/story")
+        broken = ran(tmp_path, "reader.py", f"{url}/broken")
+        silent = ran(tmp_path, "reader.py", f"{url}/silent")
+        read = ran(tmp_path, "reading.py", f"{url}/story")
+    assert re.fullmatch(r"(word-\d ){5}\nCOMPLETE, 6 frames, crc [0-9a-f]{8}\n", story)
+    assert broken == "this is the first half, \nthe server says: failed (source_error)\n"
+    assert silent == "and then \nthe server says: stalled (stalled)\n"
+    assert read.startswith("word-0 ")
+    assert "COMPLETE" in read
+
+
+def test_batching_sends_fewer_frames_and_all_the_text(tmp_path: Path) -> None:
+    with served(tmp_path, "batching_app.py") as url, client.stream_sync("GET", f"{url}/count") as answer:
+        assert answer.read() == "".join(f"{number} " for number in range(100))
+    assert answer.receipt.frames < 50
+
+
+def test_a_chosen_failure_reaches_the_reader(tmp_path: Path) -> None:
+    with served(tmp_path, "failing_app.py") as url, client.stream_sync("GET", f"{url}/busy") as answer:
+        with pytest.raises(FailedStream) as raised:
+            answer.read()
+    assert raised.value.code == "overloaded"
+    assert raised.value.received == "one moment "
+
+
+def test_an_early_failure_keeps_its_status(tmp_path: Path) -> None:
+    with served(tmp_path, "early_app.py") as url:
+        assert httpx.get(f"{url}/secret").status_code == 403
+
+
+def test_the_metered_endpoint_serves(tmp_path: Path) -> None:
+    with served(tmp_path, "metered_app.py") as url, client.stream_sync("GET", f"{url}/answer") as answer:
+        assert answer.read() == "Hello world"
+
+
+def test_the_scripts_print_what_the_pages_say(tmp_path: Path) -> None:
+    assert ran(tmp_path, "own_policy.py") == "['The quick ', 'brown fox']\n"
+    assert ran(tmp_path, "by_hand.py") == "Nothing is lost here\nVerdict.COMPLETE\n"
+    assert ran(tmp_path, "own_server.py").rstrip().endswith("0")
+    assert ran(tmp_path, "reading.py") == ""
+
+
+def test_the_reference_names_everything_public() -> None:
+    import streamguard
+    from streamguard.core import errors
+
+    api = (ROOT / "docs/reference/api.md").read_text(encoding="utf-8")
+    names = {*streamguard.__all__, *client.__all__, "guarded", "GuardedResponse", "GuardedAnswer", "AnswerOptions"}
+    assert [name for name in sorted(names) if f"{name}" not in api] == []
+    page = (ROOT / "docs/reference/errors.md").read_text(encoding="utf-8")
+    helpers = {"Failure", "failure_from"}
+    assert [name for name in errors.__all__ if name not in page and name not in helpers] == []
