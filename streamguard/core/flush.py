@@ -19,6 +19,7 @@ import re
 from typing import Final, Literal, Protocol, runtime_checkable
 
 import attrs
+from attrs.setters import NO_OP
 
 from streamguard.core.errors import PolicyError
 
@@ -40,6 +41,9 @@ __all__ = [
 MAX_HELD: Final = 1024 * 1024
 
 First = Literal["now", "policy"]
+
+# `on_setattr=NO_OP` below: else attrs validates at every assignment, and a policy's counting costs more
+# than the frame it saves.
 
 
 @runtime_checkable
@@ -75,7 +79,7 @@ class Immediate:
         return None
 
 
-@attrs.define
+@attrs.define(on_setattr=NO_OP)
 class EveryTokens:
     """Text leaves when `n` pieces are held. With `first="now"` the first piece does not wait."""
 
@@ -85,15 +89,12 @@ class EveryTokens:
     _begun: bool = attrs.field(default=False, init=False)
 
     def push(self, piece: str, held: int, now: float) -> int:
-        if held == len(piece):
-            self._count = 0
-        self._count += 1
-        if self._count >= self.n or (not self._begun and self.first == "now"):
-            self._begun = True
-            self._count = 0
-            return held
+        self._count = count = 1 if held == len(piece) else self._count + 1
+        if count < self.n and (self._begun or self.first == "policy"):
+            return 0
         self._begun = True
-        return 0
+        self._count = 0
+        return held
 
     def tick(self, held: int, now: float) -> int:
         return 0
@@ -102,7 +103,7 @@ class EveryTokens:
         return None
 
 
-@attrs.define
+@attrs.define(on_setattr=NO_OP)
 class EveryBytes:
     """Text leaves when `n` bytes of UTF-8 are held. With `first="now"` the first piece does not wait."""
 
@@ -129,7 +130,7 @@ class EveryBytes:
         return None
 
 
-@attrs.define
+@attrs.define(on_setattr=NO_OP)
 class Within:
     """Text is held for at most `seconds`, counted from its first held piece."""
 
@@ -169,7 +170,7 @@ def _boundary(pattern: str | re.Pattern[str]) -> re.Pattern[str]:
     return re.compile({"word": _WORD, "sentence": _SENTENCE}.get(pattern, pattern))
 
 
-@attrs.define
+@attrs.define(on_setattr=NO_OP)
 class AtBoundary:
     """Text leaves up to the end of its last boundary: `"word"`, `"sentence"`, or a regular expression.
 
@@ -317,7 +318,10 @@ class FlushStage:
         except BaseException:  # the comparison is inside too: an answer may be anything
             self._hold(piece, held)
             raise
-        self._hold(piece, held)
+        self._parts.append(piece)
+        self._held = held
+        if type(leave) is int and leave == 0 and held < MAX_HELD:
+            return ""  # the usual way of a policy that waits
         return self._release(held if held >= MAX_HELD else leave)
 
     def tick(self, now: float) -> str:
