@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import enum
+import json
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 import attrs
 
 from streamguard.core.cursor import Cursor
 from streamguard.core.errors import Failure
 
-__all__ = ["AnswerFrame", "CorruptCode", "Receipt", "Verdict"]
+__all__ = ["AnswerFrame", "CorruptCode", "Receipt", "UNREAD", "Verdict"]
+
+UNREAD: Final[Any] = object()  # the item of a frame whose JSON nobody needed yet
 
 CorruptCode = Literal["grammar", "sid", "seq", "length", "checksum", "guard_stripped", "reframed", "too_large"]
 
@@ -34,7 +37,7 @@ class AnswerFrame:
     than text, `texts` then the text of every choice in it; `raw` is the data in UTF-8.
     """
 
-    __slots__ = ("item", "name", "raw", "seq", "text", "texts")
+    __slots__ = ("_item", "name", "raw", "seq", "text", "texts")
 
     def __init__(
         self,
@@ -49,8 +52,15 @@ class AnswerFrame:
         self.name = name
         self.raw = raw
         self.text = text
-        self.item = item
+        self._item = item
         self.texts = texts
+
+    @property
+    def item(self) -> Any:
+        """The Block, the provider's JSON, or None; JSON that nothing needed so far is parsed now."""
+        if self._item is UNREAD:
+            self._item = json.loads(self.data)
+        return self._item
 
     @property
     def data(self) -> str:

@@ -40,6 +40,7 @@ from streamguard.core.wire.base import MAX_FRAME
 
 __all__ = ["StreamVerifier"]
 
+
 class StreamVerifier:
     """Reads one stream from its bytes.
 
@@ -94,7 +95,7 @@ class StreamVerifier:
         return Receipt(
             verdict=self.verdict or Verdict.TRUNCATED,
             status=self.status,
-            code=getattr(self._error, "code", None),
+            code=self._code,
             frames=self._seq,
             bytes=self._offset,
             crc=self._crc if guarded else None,
@@ -126,7 +127,7 @@ class StreamVerifier:
     def end(self, *, clean: bool = True) -> list[AnswerFrame]:
         """End of bytes. `clean` says whether the connection's own framing ended as it should."""
         frames: list[AnswerFrame] = []
-        if self._error is None:
+        if self._error is None and self.state not in ("closed", "cut"):
             try:
                 for record in self._wire.end():
                     self._take_partial(record, frames)
@@ -139,45 +140,48 @@ class StreamVerifier:
     # ---- one record -------------------------------------------------------------------------
 
     def _take(self, record: Received, frames: list[AnswerFrame]) -> None:
-        if record.kind == "frame":
-            if record.cursor is not None and self._sid is not None:
-                data = record.data
-                seq = self._seq + 1
-                offset = self._offset + len(data)
-                if record.name is None:
-                    crc = crc32(b"\n\n%b\n" % data, self._crc)
-                else:
-                    crc = chain(self._crc, record.name, None, data)
-                if record.cursor == self._usual % (seq, offset, crc):
-                    if self.state != "open":
-                        self._step("frame")
-                    self._seq = seq
-                    self._offset = offset
-                    self._crc = crc
-                    self._hand_out(record, frames)
-                    return
-            self._take_slowly(record, frames)
-        elif record.kind == "opening":
+        if record.kind != "frame":
+            self._take_sign(record)
+            return
+        if record.cursor is not None and self._sid is not None:
+            data = record.data
+            name = record.name
+            seq = self._seq + 1
+            offset = self._offset + len(data)
+            crc = crc32(b"\n\n%b\n" % data, self._crc) if name is None else chain(self._crc, name, None, data)
+            if record.cursor == self._usual % (seq, offset, crc):
+                if self.state != "open":
+                    self._step("frame")
+                self._seq = seq
+                self._offset = offset
+                self._crc = crc
+                self._hand_out(name, data, frames)
+                return
+        self._take_slowly(record, frames)
+
+    def _take_sign(self, record: Received) -> None:
+        """What is no frame: an opening, a heartbeat, a bye."""
+        if record.kind == "opening":
             self._opening(record)
-        elif record.kind == "beat":
-            self._step("beat")
         else:
-            self._step("bye")
+            self._step("beat" if record.kind == "beat" else "bye")
 
     def _take_slowly(self, record: Received, frames: list[AnswerFrame]) -> None:
         """Everything but the usual frame: the first, the terminal, one without a cursor, a wrong one."""
         if record.cursor is None or not (self._promised or looks_like_cursor(record.cursor.decode("ascii", "replace"))):
             if self._promised:
                 raise self._corrupt("guard_stripped", "a block came without its cursor")
-            self._hand_out(record, frames)
+            self._hand_out(record.name, record.data, frames)
             return
         cursor = _parse(record.cursor)
         self._promise(cursor_zero(cursor.sid))
+        if cursor.status == "lost" and cursor.sid == self._sid:  # no frame: it repeats the cursor that was sent
+            raise StreamGap(self._seq + 1, None, cursor=self.cursor, detail="the server no longer has what follows")
         self._check(cursor, record.name, record.data)
         if cursor.status is None:
             self._step("frame")
             self._advance(cursor.seq, cursor.offset, cursor.crc)
-            self._hand_out(record, frames)
+            self._hand_out(record.name, record.data, frames)
         else:
             self._terminal(cursor, record)
 
@@ -187,7 +191,7 @@ class StreamVerifier:
             self._take(record, frames)
             return
         self._dropped = True
-        if not (self.lenient and self._promised and record.cursor):
+        if not (self.lenient and self._promised and record.kind == "frame" and record.cursor):
             return
         try:
             if _parse(record.cursor).status is not None:
@@ -228,18 +232,16 @@ class StreamVerifier:
         self._offset = offset
         self._crc = crc
 
-    def _hand_out(self, record: Received, frames: list[AnswerFrame]) -> None:
+    def _hand_out(self, name: str | None, data: bytes, frames: list[AnswerFrame]) -> None:
         try:
-            reading = self._read(record.name, record.data.decode("utf-8", "replace"))
+            reading = self._read(name, data.decode("utf-8", "replace"))
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as exc:
             raise self._corrupt("grammar", f"the data is not the dialect's: {exc}") from exc
         self.frames += 1
         if type(reading) is str:
-            frames.append(AnswerFrame(self._seq, record.name, record.data, reading))
+            frames.append(AnswerFrame(self._seq, name, data, reading))
         elif isinstance(reading, Reading):  # an unknown name is chained, and not handed out
-            frames.append(
-                AnswerFrame(self._seq, record.name, record.data, reading.text, reading.item, reading.texts)
-            )
+            frames.append(AnswerFrame(self._seq, name, data, reading.text, reading.item, reading.texts))
 
     # ---- beginnings and ends ----------------------------------------------------------------
 
@@ -285,32 +287,38 @@ class StreamVerifier:
 
     def _summary(self, cursor: Cursor, record: Received) -> Mapping[str, Any] | None:
         """What the terminal says of the stream, where its dialect has a place for that."""
+        name = self._dialect_name
         text = record.data.decode("utf-8", "replace") if record.name == "end" else None
-        if record.extra is not None and self._dialect_name != "native":
+        if record.extra is not None and name != "native":
             check, _, text = record.extra.partition(" ")
             if check != f"{crc32(text.encode('utf-8', 'replace'), cursor.crc):08x}":
                 raise self._corrupt("checksum", "the summary beside the terminal does not match its checksum")
         if text is None:
-            if self._dialect_name in ("openai", "native"):
+            if name in ("openai", "native"):
                 raise self._corrupt("guard_stripped", "the terminal came without its summary")
             return None
         try:
             summary = json.loads(text)
         except (ValueError, RecursionError):
             summary = None
-        if not isinstance(summary, dict):
-            raise self._corrupt("grammar", "the terminal's summary is no JSON object")
-        return summary
+        if isinstance(summary, dict) and summary.keys() >= {"status", "frames", "bytes"}:
+            if name is None and record.extra is None:
+                raise self._corrupt("guard_stripped", "a stream of `native` came without its `open` event")
+            return summary
+        if name in ("raw", None) and record.extra is None:
+            return None  # the source's own last event happens to be named so
+        raise self._corrupt("grammar", "the terminal's summary is none")
 
     def _read_ending(self, record: Received, summary: Mapping[str, Any] | None) -> None:
-        if summary is None:
+        if summary is None or self._dialect is None:
+            # Without a dialect a summary's loss would not be seen, so nothing is taken from it but an error.
             if record.data:
                 self._read(record.name, record.data.decode("utf-8", "replace"))
             self._read_reader()
-            return
-        self.finish_reason = summary.get("finish_reason")
-        self.usage = summary.get("usage")
-        error = summary.get("error")
+        else:
+            self.finish_reason = summary.get("finish_reason")
+            self.usage = summary.get("usage")
+        error = summary.get("error") if summary is not None else None
         if isinstance(error, dict):
             self.failure = Failure(
                 str(error.get("code")),
@@ -342,6 +350,10 @@ class StreamVerifier:
         self.verdict = Verdict.UNVERIFIED
 
     # ---- small parts ------------------------------------------------------------------------
+
+    @property
+    def _code(self) -> str | None:
+        return "too_large" if isinstance(self._error, FrameTooLarge) else getattr(self._error, "code", None)
 
     @property
     def _dialect_name(self) -> str | None:

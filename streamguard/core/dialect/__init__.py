@@ -1,16 +1,18 @@
 """Dialects: what existing clients expect, one provider each, both directions in one file.
 
-    base       what a dialect is
-    native     our own form
-    openai     chat.completion.chunk
-    raw        a provider's own events, re-framed
-    text       text/plain
-    provider   what a provider's events say, and how they end
+base       what a dialect is
+native     our own form
+openai     chat.completion.chunk
+raw        a provider's own events, re-framed
+text       text/plain
+provider   what a provider's events say, and how they end
+mould      chunks that differ in their text only
 """
 
 from __future__ import annotations
 
-from typing import Union
+from collections.abc import Mapping
+from typing import Final
 
 from streamguard.core.dialect.base import Dialect, DialectEncoder, DialectReader, Payload, Reading
 from streamguard.core.dialect.native import Native
@@ -31,10 +33,10 @@ __all__ = [
     "dialect_named",
 ]
 
-_BY_NAME = {"native": Native(), "openai": OpenAI(), "raw": Raw(), "text": Text()}
+_BY_NAME: Final[Mapping[str, Dialect]] = {"native": Native(), "openai": OpenAI(), "raw": Raw(), "text": Text()}
 
 
-def dialect_named(dialect: Union[str, Dialect]) -> Dialect:
+def dialect_named(dialect: str | Dialect) -> Dialect:
     """The dialect of this name with its default settings; a Dialect is returned as it is."""
     if not isinstance(dialect, str):
         return dialect

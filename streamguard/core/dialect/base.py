@@ -7,8 +7,9 @@ with these three and name it in `dialect/__init__.py`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, Protocol
+import json.decoder
+from collections.abc import Callable, Mapping
+from typing import Any, Final, Protocol
 
 import attrs
 
@@ -16,7 +17,10 @@ from streamguard.core.errors import Failure, UnsupportedItem
 from streamguard.core.items import Block, Ending, Event
 from streamguard.core.jsontext import dumps
 
-__all__ = ["Dialect", "DialectEncoder", "DialectReader", "Payload", "Reading", "refuse_wire", "summary"]
+__all__ = ["Dialect", "DialectEncoder", "DialectReader", "Payload", "Reading", "refuse_wire", "scan_string", "summary"]
+
+# Reads a JSON string from the character after its opening quote on: its text, and where it ends.
+scan_string: Final[Callable[[str, int], tuple[str, int]]] = vars(json.decoder)["scanstring"]
 
 
 @attrs.frozen
@@ -47,21 +51,27 @@ class DialectEncoder(Protocol):
 
     def text(self, text: str) -> bytes:
         """The data of an unnamed frame for text of choice 0. The hot path."""
+        ...
 
     def item(self, item: Block | Event | Mapping[str, Any], ending: Ending) -> list[Payload]:
         """Frames for anything else; notes finish reasons and usage in `ending`. Raises UnsupportedItem."""
+        ...
 
     def wire(self, piece: bytes, ending: Ending) -> list[Payload]:
         """Frames for a piece of a serialised stream. Raises UnsupportedItem but in `raw`."""
+        ...
 
     def judge(self, ending: Ending) -> Failure | None:
         """Whether a source that returned is complete: None, or why it is not. May set default reasons."""
+        ...
 
     def closing(self, ending: Ending) -> list[Payload]:
         """Ordinary frames before the terminal."""
+        ...
 
     def terminal(self, ending: Ending, frames: int, size: int) -> Payload:
         """The terminal frame; `frames` and `size` are counts of what went before it."""
+        ...
 
 
 class DialectReader(Protocol):
@@ -84,9 +94,11 @@ class DialectReader(Protocol):
 
     def proof(self, clean: bool) -> str | None:
         """Without cursors: what proves that the stream ended, or None. `clean` as in `verify`."""
+        ...
 
     def judge(self) -> Failure | None:
         """Without cursors: why an ended stream is not complete, or None."""
+        ...
 
 
 class Dialect(Protocol):
@@ -98,9 +110,11 @@ class Dialect(Protocol):
 
     def encoder(self, *, negotiated: bool = False) -> DialectEncoder:
         """A fresh encoder; `negotiated` says that the reader asked for verification."""
+        ...
 
     def reader(self) -> DialectReader:
         """A fresh reader."""
+        ...
 
 
 def summary(ending: Ending, frames: int, size: int) -> bytes:

@@ -9,12 +9,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from json.decoder import scanstring
 from typing import Any
 
 import attrs
 
-from streamguard.core.dialect.base import Payload, Reading, refuse_wire, summary
+from streamguard.core.dialect.base import Payload, Reading, refuse_wire, scan_string, summary
 from streamguard.core.errors import Failure, UnsupportedItem
 from streamguard.core.items import Block, Ending, Event
 from streamguard.core.jsontext import dumps, quote
@@ -57,7 +56,7 @@ class NativeReader:
     def read(self, name: str | None, data: str) -> str | Reading | None:
         if name is None:
             # The hot path of reading: the one JSON value is a string, from its second character on.
-            text, end = scanstring(data, 1)
+            text, end = scan_string(data, 1)
             if data[0] != '"' or end != len(data):
                 raise ValueError("the data of a text frame is no JSON string")
             return text

@@ -127,7 +127,7 @@ class OpenAIEncoder:
             raise SourceFailed("upstream_error", str(message))
         before = dict(ending.reasons)
         _, reading = self._seen.observe_payload(chunk)
-        for choice in reading.texts:
+        for choice in reading.texts or ():
             if choice in before:
                 raise TextAfterFinish(choice, before[choice])
         ending.reasons.update(self._seen.reasons)

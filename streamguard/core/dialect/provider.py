@@ -14,19 +14,21 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
-from typing import Any, Final, Literal, Union
+from typing import Any, Final, Literal, TypeAlias
 
 import attrs
 
 from streamguard.core.dialect.base import Reading
+from streamguard.core.dialect.mould import Mould
 from streamguard.core.errors import Failure
 from streamguard.core.items import Event
+from streamguard.core.receipt import UNREAD
 
 __all__ = ["Api", "EndRule", "PROFILES", "Profile", "ProviderReader", "ProviderStream", "Seen"]
 
 Api = Literal["chat", "completions", "responses", "anthropic"]
 Seen = Literal["event", "marker", "error"]
-EndRule = Union[Literal["provider", "asgi", "endless"], Callable[[Event], bool]]
+EndRule: TypeAlias = "Literal['provider', 'asgi', 'endless'] | Callable[[Event], bool]"
 
 
 @attrs.frozen
@@ -44,7 +46,7 @@ class Profile:
 # transformers serve 5.24 never sends `[DONE]` (recorded); the others follow the API.
 PROFILES: Final[Mapping[str, Profile]] = {"openai": Profile(), "transformers": Profile(done=False)}
 
-_scan: Final = json.JSONDecoder().scan_once
+_scan: Final[Callable[[str, int], tuple[Any, int]]] = vars(json.JSONDecoder())["scan_once"]
 _RESPONSES_ENDS: Final = ("response.completed", "response.incomplete")
 _ANTHROPIC: Final = (
     "message_start",
@@ -73,11 +75,14 @@ class ProviderStream:
         self.overrun = False  # events came after the marker
         self.response: Mapping[str, Any] = {}  # Responses: the last response object
         self.sequence = -1  # Responses: the last sequence_number
+        self._mould = Mould()
 
     def observe(self, name: str | None, data: str) -> tuple[Seen, Reading]:
         """Take one event in; say whether it is an ordinary one, the end marker, or an error."""
         if self.ended:
             self.overrun = True
+        elif name is None and (text := self._mould.text(data)):
+            return "event", Reading(UNREAD, text, {0: text})  # all else was noted with the first of its kind
         if data[:1] == "[" and data.strip() == "[DONE]":
             self.ended = True
             return "marker", Reading(None)
@@ -93,11 +98,14 @@ class ProviderStream:
         if (error := self._error_in(name, payload)) is not None:
             self._fail(error)
             return "error", Reading(payload)
-        return self.observe_payload(payload)
+        seen, reading = self.observe_payload(payload)
+        if name is None and reading.text and self._says_text_only(payload):
+            self._mould.learn(data, payload, "content" if self._is_chat(payload) else "text")
+        return seen, reading
 
     def observe_payload(self, payload: Mapping[str, Any]) -> tuple[Seen, Reading]:
         """The same for an event that is no error and already parsed."""
-        if isinstance(payload.get("choices"), list):
+        if isinstance(payload.get("choices"), (list, tuple)):
             texts = self._choices(payload)
             return "event", Reading(payload, texts.get(0, ""), texts)
         kind = payload.get("type")
@@ -155,22 +163,44 @@ class ProviderStream:
             return payload
         return None
 
+    def _is_chat(self, payload: Mapping[str, Any]) -> bool:
+        return payload.get("object") != "text_completion"
+
+    def _says_text_only(self, payload: Mapping[str, Any]) -> bool:
+        """Whether a chunk with text says nothing else that is noted."""
+        choices = payload.get("choices")
+        return (
+            isinstance(choices, list)
+            and len(choices) == 1
+            and not choices[0].get("finish_reason")
+            and not payload.get("usage")
+        )
+
     def _choices(self, payload: Mapping[str, Any]) -> dict[int, str]:
-        chat = payload.get("object") != "text_completion"
+        chat = self._is_chat(payload)
         if self.api is None:
             self.api = "chat" if chat else "completions"
         texts: dict[int, str] = {}
         for choice in payload["choices"]:
-            index = choice.get("index") or 0
+            if not isinstance(choice, Mapping):
+                continue  # not this API's: a stranger's events pass through `raw` too
+            index = choice.get("index")
+            if not isinstance(index, int):
+                index = 0
             self.begun.add(index)
-            text = (choice.get("delta") or {}).get("content") if chat else choice.get("text")
+            holder = choice.get("delta") if chat else choice
+            text = holder.get("content" if chat else "text") if isinstance(holder, Mapping) else None
             if text and isinstance(text, str):
                 texts[index] = text
             if reason := choice.get("finish_reason"):
                 self.reasons[index] = str(reason)
-        if isinstance(payload.get("usage"), dict):
-            self.usage = payload["usage"]
+        self._note_usage(payload)
         return texts
+
+    def _note_usage(self, payload: Mapping[str, Any]) -> None:
+        usage = payload.get("usage")
+        if isinstance(usage, Mapping):
+            self.usage = usage
 
     def _responses_state(self, payload: Mapping[str, Any]) -> None:
         self.api = "responses"
@@ -184,7 +214,7 @@ class ProviderStream:
         if kind in _RESPONSES_ENDS:
             self.ended = True
             self.reasons[0] = str(self.response.get("status") or kind.removeprefix("response."))
-            self.usage = self.response.get("usage")
+            self._note_usage(self.response)
             return "marker", Reading(payload)
         text = payload.get("delta") if kind == "response.output_text.delta" else ""
         return "event", Reading(payload, text if isinstance(text, str) else "")
@@ -199,8 +229,7 @@ class ProviderStream:
         if kind == "message_delta":
             if isinstance(delta, dict) and delta.get("stop_reason"):
                 self.reasons[0] = str(delta["stop_reason"])
-            if isinstance(payload.get("usage"), dict):
-                self.usage = payload["usage"]
+            self._note_usage(payload)
         return "event", Reading(payload, text if isinstance(text, str) else "")
 
 
@@ -209,7 +238,7 @@ def _load(data: str) -> Any:
     try:
         value, end = _scan(data, 0)
     except StopIteration:
-        end = -1
+        value, end = None, -1
     return value if end == len(data) else json.loads(data)
 
 

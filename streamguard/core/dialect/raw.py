@@ -18,19 +18,22 @@ What proves the end is chosen by name:
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final
 
 import attrs
 
 from streamguard.core.cursor import looks_like_cursor
 from streamguard.core.dialect.base import Payload, summary
 from streamguard.core.dialect.provider import EndRule, ProviderReader, ProviderStream, Seen
-from streamguard.core.errors import Failure, UnsupportedItem
+from streamguard.core.errors import Failure, FieldRefused, UnsupportedItem
+from streamguard.core.frame import fits
 from streamguard.core.items import Block, Ending, Event
 from streamguard.core.jsontext import dumps, whole_text
 from streamguard.core.wire.sse import SseDecoder
 
 __all__ = ["Raw", "RawEncoder"]
+
+_MAX_NAME: Final = 255  # bytes; the binary carrier has one byte for a name's length
 
 
 class RawEncoder:
@@ -66,7 +69,7 @@ class RawEncoder:
         self._note(ending)
         if self._end == "provider":
             return self._seen.judge()
-        if callable(self._end):
+        if callable(self._end) and self._seen.error is None:
             if self._held is None or self._after_end:
                 return Failure("unproven_end", "the stream ended without its end marker", retryable=True)
             return None
@@ -98,12 +101,9 @@ class RawEncoder:
 
     def _event(self, event: Event, ending: Ending) -> list[Payload]:
         seen, _ = self._seen.observe(event.event, event.data)
-        if callable(self._end) and seen == "event" and self._end(event):
-            seen = "marker"
-        # A source that is itself guarded: its cursors are another stream's, and are never relayed.
-        own_id = event.id if event.id is not None and not looks_like_cursor(event.id) else None
-        extra = own_id.encode() if own_id is not None else None
-        payload = Payload(whole_text(event.data).encode(), event.event, extra)
+        if callable(self._end) and seen != "error":
+            seen = "marker" if self._end(event) else "event"
+        payload = self._payload(event)
         payloads = []
         if self._held is not None and self._held[0] == "error" and seen == "marker":
             return []  # a marker after an error is a lie: the error stays the end
@@ -117,6 +117,19 @@ class RawEncoder:
             self._held = (seen, attrs.evolve(payload, extra=None))
         self._note(ending)
         return payloads
+
+    def _payload(self, event: Event) -> Payload:
+        # `message` is how a reader names an event without a name, so it is chained as none.
+        name = event.event if event.event not in (None, "", "message") else None
+        if name is not None and len(name.encode()) > _MAX_NAME:
+            raise UnsupportedItem(f"an event name of {len(name.encode())} bytes", "raw", f"{_MAX_NAME} fit")
+        extra = None
+        # A source that is itself guarded: its cursors are another stream's, and are never relayed.
+        if event.id is not None and not looks_like_cursor(event.id):
+            extra = event.id.encode()
+            if not fits(extra):  # here, before the frame has a number: it could not be taken back
+                raise FieldRefused("id")
+        return Payload(whole_text(event.data).encode(), name, extra)
 
     def _note(self, ending: Ending) -> None:
         ending.reasons = dict(self._seen.reasons)

@@ -21,7 +21,8 @@ __all__ = ["Text", "TextEncoder", "TextReader"]
 class TextEncoder:
     """One stream in `text`."""
 
-    text = staticmethod(str.encode)
+    def text(self, text: str) -> bytes:
+        return text.encode()
 
     def item(self, item: Block | Event | Mapping[str, Any], ending: Ending) -> list[Payload]:
         raise UnsupportedItem(type(item).__name__, "text", "plain text has room for text only")

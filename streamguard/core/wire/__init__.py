@@ -1,15 +1,16 @@
 """Carriers: frames as bytes, both directions of a format in one file.
 
-    base      what a carrier is
-    sse       server-sent events
-    ndjson    one JSON object a line
-    binary    length-checked records
-    plain     text and nothing else
+base      what a carrier is
+sse       server-sent events, on the lines and blocks of `blocks`
+ndjson    one JSON object a line
+binary    length-checked records
+plain     text and nothing else
 """
 
 from __future__ import annotations
 
-from typing import Union
+from collections.abc import Mapping
+from typing import Final
 
 from streamguard.core.wire.base import MAX_FRAME, Received, Wire, WireEncoder, WireReader
 from streamguard.core.wire.binary import Binary
@@ -33,10 +34,10 @@ __all__ = [
     "wire_named",
 ]
 
-_BY_NAME = {"sse": Sse(), "ndjson": Ndjson(), "binary": Binary(), "plain": Plain()}
+_BY_NAME: Final[Mapping[str, Wire]] = {"sse": Sse(), "ndjson": Ndjson(), "binary": Binary(), "plain": Plain()}
 
 
-def wire_named(wire: Union[str, Wire]) -> Wire:
+def wire_named(wire: str | Wire) -> Wire:
     """The carrier of this name with its default settings; a Wire is returned as it is."""
     if not isinstance(wire, str):
         return wire

@@ -53,15 +53,19 @@ class WireEncoder(Protocol):
 
     def opening(self, *, resume: str | None = None) -> bytes:
         """The first bytes, at once after the headers. `resume` is the address to resume at, if any."""
+        ...
 
     def frame(self, frame: Frame) -> bytes:
         """One frame. Raises FieldRefused rather than write a field that would read as two."""
+        ...
 
     def heartbeat(self, cursor: Cursor, *, blocked: bool = False) -> bytes:
         """A sign of life at a frame edge; `cursor` is the last frame's."""
+        ...
 
     def bye(self, cursor: Cursor, reason: str) -> bytes:
         """The last line of a connection whose stream lives on."""
+        ...
 
 
 class WireReader(Protocol):
@@ -69,9 +73,11 @@ class WireReader(Protocol):
 
     def feed(self, data: bytes) -> list[Received]:
         """The records completed by `data`. Raises WireError after handing out what was good."""
+        ...
 
     def end(self) -> list[Received]:
         """End of bytes: an unfinished last record, marked `partial`, if there is one."""
+        ...
 
 
 class Wire(Protocol):
@@ -82,6 +88,8 @@ class Wire(Protocol):
 
     def encoder(self, zero: Cursor, *, own_ids: bool) -> WireEncoder:
         """An encoder for the stream that `zero` names; `own_ids` as in the dialect."""
+        ...
 
     def reader(self, *, own_ids: bool | None, max_frame: int = MAX_FRAME) -> WireReader:
         """A fresh reader with a limit on one frame's data, in bytes."""
+        ...

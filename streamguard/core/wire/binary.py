@@ -123,7 +123,7 @@ class BinaryReader:
             raise FrameTooLarge(size, self.max_frame)
         body = at + header + 4
         need = header + 4 + size + 4
-        extra = ""
+        extra_size = 0
         if status:
             need += 4
             if len(self._buffer) - at < need:
@@ -134,8 +134,7 @@ class BinaryReader:
             need += extra_size
         if len(self._buffer) - at < need:
             return None, need
-        if status:
-            extra = self._text(at + need - extra_size, at + need)
+        extra = self._text(at + need - extra_size, at + need)
         label = self._text(at + _HEAD.size, at + _HEAD.size + label_size)
         (crc,) = _U32.unpack_from(self._buffer, body + size)
         return self._received(kind, label, status, Cursor(self._sid, seq, offset, crc), body, size, extra), need

@@ -62,8 +62,8 @@ class NdjsonReader:
 
     def __init__(self, max_frame: int = MAX_FRAME) -> None:
         self.max_frame = max_frame
-        # Data that is JSON text grows at most twofold when it is quoted once more.
-        self._limit = 2 * max_frame + 4096
+        # A byte grows at most sixfold when it is quoted; the rest is for the other fields.
+        self._limit = 6 * max_frame + 4096
         self._parts: list[bytes] = []
         self._size = 0
         self._error: WireError | None = None
@@ -126,7 +126,7 @@ class NdjsonReader:
             if len(data) > self.max_frame:
                 raise FrameTooLarge(len(data), self.max_frame)
             cursor = _utf8(fields["id"]) if "id" in fields else None
-            return Received("frame", cursor, fields.get("event"), data, fields.get("end"))
+            return Received("frame", cursor, fields.get("event") or None, data, fields.get("end"))
         if "open" in fields:
             return Received("opening", _utf8(fields["open"]))
         if "hb" in fields:

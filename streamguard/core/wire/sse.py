@@ -4,10 +4,8 @@ Writing: LF only, no byte-order mark, one block a frame, `data: ` last in its bl
 stands directly before the data, in `id:` or in a comment inside the block. Heartbeats are comments
 with *one* LF: a blank line after them would be a block without data, which some SDKs parse as JSON.
 
-Reading: `SseDecoder` is a conforming decoder for any stream; `SseReader` reads our comments and ids
-on top of it. A chunk is split once, on LF, after CR and CRLF became LF; an unfinished line waits in a
-list and is joined once, so the work is linear however the bytes are cut. `str.splitlines()` would be
-shorter and wrong: it cuts at U+2028, U+2029, U+0085 and more.
+Reading: `SseDecoder` is a conforming decoder for any stream; `SseReader` reads our comments and ids.
+Both stand on `blocks`, which makes lines and blocks of bytes however they are cut.
 """
 
 from __future__ import annotations
@@ -15,7 +13,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable
-from typing import Final, Generic, Literal, TypeVar
+from typing import Final, Literal
 
 import attrs
 
@@ -24,13 +22,13 @@ from streamguard.core.errors import FieldRefused, FrameTooLarge
 from streamguard.core.frame import Frame, fits
 from streamguard.core.jsontext import dumps
 from streamguard.core.wire.base import MAX_FRAME, Received
+from streamguard.core.wire.blocks import Blocks
 
 __all__ = ["HeartbeatForm", "Sse", "SseDecoder", "SseEncoder", "SseEvent", "SseReader"]
 
 HeartbeatForm = Literal["comment", "padded", "ping"]
 
 _RETRY_MS: Final = 2000  # reconnection time told to EventSource; 1 to 5 s are in use in the field
-_MAX_RETRY_MS: Final = 365 * 86_400_000
 _CONTROL: Final = (b"open", b"bye", b"ping")  # native's events that are no frames
 # `: end <cursor>.<status>` is a terminal of its own; `: end <crc8> <json>` belongs to its block.
 _ENDING_CURSOR: Final = re.compile(r"[A-Za-z0-9_-]{22}\.", re.ASCII)
@@ -131,145 +129,14 @@ class SseEvent:
         return f"SseEvent(event={self.event!r}, data={self.data!r}, id={self.id!r})"
 
 
-T = TypeVar("T")
-
-
-class _Blocks(Generic[T]):
-    """Bytes to blocks: lines, fields, limits. Subclasses say what a comment and a block become."""
-
-    def __init__(self, max_frame: int, lenient: bool) -> None:
-        self.retry: int | None = None
-        self.last_event_id = ""
-        self.max_frame = max_frame
-        self.lenient = lenient
-        self._limit = max_frame + 1024  # room for the field names and the other fields of a block
-        self._bom: bytes | None = b""  # what may still become a byte-order mark; None once decided
-        self._after_cr = False
-        self._line: list[bytes] = []
-        self._size = 0
-        self._too_large: FrameTooLarge | None = None
-        self._out: list[T] = []
-        self._data: list[bytes] = []
-        self._event = b""
-        self._id: str | None = None
-        self._retry: int | None = None
-        self._comments: list[str] = []
-
-    def feed(self, data: bytes) -> list[T]:
-        """What `data` completes."""
-        if self._too_large is not None:
-            raise self._too_large
-        if self._bom is not None:
-            data = self._strip_bom(data)
-        if self._after_cr and data:
-            self._after_cr = False
-            if data[0] == 10:
-                data = data[1:]
-        if 13 in data:
-            self._after_cr = data.endswith(b"\r")
-            data = data.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
-        return self._lines(data.split(b"\n"))
-
-    def end(self) -> list[T]:
-        """End of bytes: what is unfinished is dropped, as the standard says, unless `lenient`."""
-        if self._too_large is not None:
-            raise self._too_large
-        if not self.lenient:
-            return []
-        return self._lines([b"", b"", b""] if self._line else [b"", b""])
-
-    def _comment(self, text: str) -> None:
-        """A comment's line has ended."""
-        self._comments.append(text)
-
-    def _dispatch(self, event: bytes, data: bytes) -> None:
-        """A block with data has ended; append what it becomes to `_out`."""
-        raise NotImplementedError
-
-    def _strip_bom(self, data: bytes) -> bytes:
-        # Only one leading mark is removed, and it may come a byte at a time.
-        head = (self._bom or b"") + data
-        if len(head) < 3 and b"\xef\xbb\xbf".startswith(head):
-            self._bom = head
-            return b""
-        self._bom = None
-        return head.removeprefix(b"\xef\xbb\xbf")
-
-    def _lines(self, lines: list[bytes]) -> list[T]:
-        last = lines.pop()
-        if lines and self._line:
-            self._size -= sum(map(len, self._line))  # counted while the line was unfinished
-            self._line.append(lines[0])
-            lines[0] = b"".join(self._line)
-            self._line.clear()
-        self._out = out = []
-        for line in lines:
-            if not line:
-                if self._data or self._comments or self._size:
-                    self._blank()
-            elif line[:6] == b"data: ":
-                self._data.append(line[6:])
-                self._size += len(line) - 5
-            else:
-                self._size += len(line)
-                self._other(line)
-            if self._size > self._limit or self._too_large is not None:
-                return self._refuse()
-        if last:
-            self._line.append(last)
-            self._size += len(last)
-            if self._size > self._limit:
-                return self._refuse()
-        return out
-
-    def _refuse(self) -> list[T]:
-        if self._too_large is None:
-            self._too_large = FrameTooLarge(self._size, self.max_frame)
-        if not self._out:
-            raise self._too_large
-        return self._out
-
-    def _other(self, line: bytes) -> None:
-        name, colon, value = line.partition(b":")
-        if value[:1] == b" ":
-            value = value[1:]
-        if name == b"id":
-            if 0 not in value:
-                self._id = value.decode("utf-8", "replace")
-        elif name == b"data":
-            self._data.append(value)
-        elif not name and colon:
-            self._comment(value.decode("utf-8", "replace"))
-        elif name == b"event":
-            self._event = value
-        elif name == b"retry" and value.isdigit():
-            # Beyond a year a number is no reconnection time, and int() is quadratic in its length.
-            self._retry = self.retry = min(int(value[:20]), _MAX_RETRY_MS)
-
-    def _blank(self) -> None:
-        if self._id is not None:
-            self.last_event_id = self._id
-        if self._data:
-            data = self._data[0] if len(self._data) == 1 else b"\n".join(self._data)
-            if len(data) > self.max_frame:
-                self._too_large = FrameTooLarge(len(data), self.max_frame)
-                return
-            self._dispatch(self._event, data)
-            self._data.clear()
-        self._event = b""
-        self._id = self._retry = None
-        self._size = 0
-        if self._comments:
-            self._comments = []
-
-
-class SseDecoder(_Blocks[SseEvent]):
+class SseDecoder(Blocks[SseEvent]):
     """A conforming, incremental decoder for any stream of server-sent events.
 
     `feed(bytes) -> list[SseEvent]`, `end() -> list[SseEvent]` (empty unless `lenient`: then a last
-    block whose blank line is missing is handed out). `on_comment` is called with each comment's text
-    at its line's end. `retry` (milliseconds) and `last_event_id` are what a reconnecting client would
-    use. Data above `max_frame` bytes raises FrameTooLarge, after the events before it were handed out.
+    block whose blank line is missing is handed out). `on_comment` is called with each comment's text,
+    all that follows its colon, at its line's end. `retry` (milliseconds) and `last_event_id` are what a
+    reconnecting client would use. Data above `max_frame` bytes raises FrameTooLarge, after the events
+    before it were handed out.
     """
 
     def __init__(
@@ -283,15 +150,13 @@ class SseDecoder(_Blocks[SseEvent]):
         self._on_comment = on_comment
 
     def _comment(self, text: str) -> None:
-        self._comments.append(text)
+        super()._comment(text)
         if self._on_comment is not None:
             self._on_comment(text)
 
     def _dispatch(self, event: bytes, data: bytes) -> None:
         name = _text(event) if event else "message"
-        self._out.append(
-            SseEvent(name, _text(data), self._id, self._retry, self.last_event_id, self._comments)
-        )
+        self._out.append(SseEvent(name, _text(data), self._id, self._retry, self.last_event_id, self._comments))
 
 
 # A frame of text as we write it: the cursor in either place, one line of data. `.` is any byte but LF.
@@ -300,7 +165,7 @@ _BEGINNING: Final = re.compile(rb"(?:id: |: sg )[^\n]*(?:\n(?:data: [^\n]*\n?)?)
 _SMALL: Final = 2048
 
 
-class SseReader(_Blocks[Received]):
+class SseReader(Blocks[Received]):
     """Reads our ids and comments: SSE bytes to `Received` records, for the verifier.
 
     A frame of text is read by one regular expression; what that does not match, the line decoder
@@ -312,24 +177,26 @@ class SseReader(_Blocks[Received]):
     def __init__(self, *, own_ids: bool | None, max_frame: int = MAX_FRAME) -> None:
         super().__init__(max_frame, lenient=True)
         self._own_ids = own_ids  # None: an `open` event that bears a cursor will tell
-        self._partial = False
         self._waiting = b""
 
     def feed(self, data: bytes) -> list[Received]:
         if self._waiting:
             data = self._waiting + data
             self._waiting = b""
-        if self._size or self._after_cr or self._bom is not None or 13 in data:
-            return super().feed(data)
+        size = len(data)
+        if self._size or self._after_cr or self._bom is not None or size > self.max_frame or 13 in data or 0 in data:
+            return super().feed(data)  # CR may end a line, NUL voids an id
         records: list[Received] = []
         at = 0
-        frame = _FRAME.match
-        while (match := frame(data, at)) is not None and match.end() - at <= self.max_frame:
-            records.append(Received("frame", match[1], None, match[2]))
+        match = _FRAME.match(data)
+        while match is not None:
+            cursor, text = match.groups()
+            records.append(Received("frame", cursor, None, text))
             at = match.end()
-        if at == len(data):
-            return records
-        rest = data[at:] if at else data
+            if at == size:
+                return records
+            match = _FRAME.match(data, at)
+        rest = data[at:]
         if len(rest) < _SMALL and _BEGINNING.match(rest):
             self._waiting = rest
             return records
@@ -343,16 +210,18 @@ class SseReader(_Blocks[Received]):
     def end(self) -> list[Received]:
         records = super().feed(self._waiting)
         self._waiting = b""
-        self._partial = True
-        return records + super().end()
+        unfinished = super().end()
+        for record in unfinished:
+            record.partial = True
+        return records + unfinished
 
     def _comment(self, text: str) -> None:
+        text = text.removeprefix(" ")
         word, _, rest = text.partition(" ")
-        if word == "sg" or word == "end":
-            if word == "end" and _ENDING_CURSOR.match(rest):
-                self._out.append(Received("frame", rest.encode(), partial=self._partial))
-            else:
-                self._comments.append(text)
+        if word == "end" and _ENDING_CURSOR.match(rest):
+            self._out.append(Received("frame", rest.encode()))
+        elif word in ("sg", "end"):
+            super()._comment(text)
         elif word == "hb":
             self._out.append(Received("beat", rest.encode()))
         elif word == "streamguard" and rest.startswith("1 "):
@@ -377,7 +246,7 @@ class SseReader(_Blocks[Received]):
             self._control(event, data, where)
             return
         name = None if not event or event == b"message" else _text(event)
-        self._out.append(Received("frame", where, name, data, extra, partial=self._partial))
+        self._out.append(Received("frame", where, name, data, extra))
 
     def _control(self, event: bytes, data: bytes, cursor: bytes | None) -> None:
         if event == b"open":
@@ -385,13 +254,11 @@ class SseReader(_Blocks[Received]):
             return
         try:
             fields = json.loads(data)
-        except ValueError:
+        except (ValueError, RecursionError):
             fields = {}
         fields = fields if isinstance(fields, dict) else {}
         kind: Literal["beat", "bye"] = "beat" if event == b"ping" else "bye"
-        self._out.append(
-            Received(kind, str(fields.get("cursor")).encode(), reason=str(fields.get("reason", "")))
-        )
+        self._out.append(Received(kind, str(fields.get("cursor")).encode(), reason=str(fields.get("reason", ""))))
 
 
 def _text(data: bytes) -> str:

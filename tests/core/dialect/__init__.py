@@ -1,0 +1,1 @@
+"""The dialects, each by its own tests."""
