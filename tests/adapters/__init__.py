@@ -1,0 +1,1 @@
+"""Adapters on real servers, over real sockets."""
