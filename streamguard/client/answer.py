@@ -16,7 +16,8 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Mapping
-from typing import Final, Literal, Union
+from io import StringIO
+from typing import Any, Final, Literal
 
 import attrs
 
@@ -34,7 +35,7 @@ from streamguard.core.errors import (
     TruncatedStream,
     UnexpectedResponse,
 )
-from streamguard.core.items import Block
+from streamguard.core.negotiate import Answer as Promise
 from streamguard.core.negotiate import parse_answer
 from streamguard.core.receipt import AnswerFrame, Receipt
 from streamguard.core.verify import StreamVerifier
@@ -48,9 +49,6 @@ __all__ = [
     "AnswerState",
     "Needs",
     "ReaderLimits",
-    "block_in",
-    "frame_itself",
-    "text_in",
 ]
 
 REQUEST_HEADERS: Final = (
@@ -62,7 +60,7 @@ REQUEST_HEADERS: Final = (
 # How long to read on after the terminal, in seconds, so that the connection can serve the next
 # request. The server waits as long for us to close.
 LINGER: Final = 0.25
-MAX_RECEIVED: Final = 64 * 1024 * 1024  # characters of text kept for `received` and for reading the whole
+MAX_RECEIVED: Final = 64 * 1024 * 1024  # characters
 MAX_REFUSAL: Final = 64 * 1024  # bytes kept of the body of an answer that is no stream
 MAX_REDIRECTS: Final = 20  # as in the Fetch standard, and in httpx
 
@@ -71,9 +69,9 @@ _REDIRECTS: Final = (301, 302, 303, 307, 308)
 Needs = Literal["bytes", "end", "nothing"]
 
 
-def _positive(instance: object, attribute: attrs.Attribute[float | None], value: float | None) -> None:
+def _positive(instance: object, attribute: attrs.Attribute[Any], value: float | None) -> None:
     if value is not None and not value > 0:
-        raise ValueError(f"{attribute.name} is seconds above 0, or None for no limit")
+        raise ValueError(f"{attribute.name} is above 0, or None for no limit")
 
 
 @attrs.frozen
@@ -82,13 +80,15 @@ class ReaderLimits:
 
     `connect`: for a connection, its place in the pool included. `first_byte`: for the response's
     headers. `liveness`: for any byte, heartbeats included. `stall`: for a frame while only heartbeats
-    come; it is noticed when bytes come, or when as long has passed without any.
+    come; it is noticed when bytes come, or when as long has passed without any. `max_received` is
+    not of time: how many characters of text are kept to be read whole, or attached to an error.
     """
 
     connect: float | None = attrs.field(default=10.0, validator=_positive)
     first_byte: float | None = attrs.field(default=60.0, validator=_positive)
     liveness: float | None = attrs.field(default=45.0, validator=_positive)
     stall: float | None = attrs.field(default=None, validator=_positive)
+    max_received: int = attrs.field(default=MAX_RECEIVED, validator=_positive)
 
     @property
     def silence(self) -> float | None:
@@ -99,34 +99,45 @@ class ReaderLimits:
 LIMITS: Final = ReaderLimits()
 
 
+@attrs.define
+class _Refusal:
+    """An answer that is no stream, as far as it was read."""
+
+    status: int
+    content_type: str
+    why: str
+    body: bytes = b""
+
+    def error(self) -> UnexpectedResponse:
+        return UnexpectedResponse(self.status, self.content_type, self.body[:MAX_REFUSAL], self.why)
+
+
 class AnswerState:
     """One answer as it is read. `now` is when the request is sent, in monotonic seconds.
 
-    `dialect`, `lenient` and `max_frame` as in StreamVerifier; `max_received` bounds the text that is
-    kept, in characters.
+    `dialect`, `lenient` and `max_frame` are as in StreamVerifier.
     """
 
     def __init__(
         self,
         now: float,
         *,
-        dialect: Union[str, Dialect, None] = None,
+        dialect: str | Dialect | None = None,
         lenient: bool = False,
         limits: ReaderLimits = LIMITS,
         max_frame: int = MAX_FRAME,
-        max_received: int = MAX_RECEIVED,
     ) -> None:
         # Here, since a name that nobody knows should fail before a request is paid for.
         self._dialect = None if dialect is None else dialect_named(dialect)
         self._lenient = lenient
         self.limits = limits
         self._max_frame = max_frame
-        self._max_received = max_received
-        self._verifier: StreamVerifier
+        self._verifier = StreamVerifier()  # of the stream that `open` finds
+        self._refusal: _Refusal | None = None
         self._framed = True
         self._redirects = 0
         self._frames: deque[AnswerFrame] = deque()
-        self._text: list[str] = []
+        self._text = StringIO()
         self._received = 0
         self._error: StreamGuardError | None = None
         self._over = False
@@ -145,35 +156,44 @@ class AnswerState:
         self._redirects += 1
         return True
 
-    def open(self, status: int, headers: Mapping[str, str], version: str | None) -> str | None:
-        """Take the response's head in. None if a stream follows, else why it is no stream.
+    def open(self, status: int, headers: Mapping[str, str], version: str | None) -> bool:
+        """Take the response's head in: whether a stream follows. If not, `needs` still asks for some
+        of the body, and `error` says what came instead.
 
         `headers` are found by any case; `version` is the HTTP version, or None where no connection
         carries the body.
         """
-        if status in _REDIRECTS:
-            return "a redirect without a place to go to" if self._redirects < MAX_REDIRECTS else "too many redirects"
-        if status != 200:
-            return "no stream"
         content_type = headers.get("content-type", "")
         wire = wire_for_content_type(content_type)
-        if wire is None:
-            return "the content type is that of no stream"
         promise = parse_answer(headers.get("streamguard"))
-        if promise is not None and promise.wire != wire.name:
-            return f"the Streamguard header says {promise.wire!r}, the content type does not"
         if self._dialect is None and promise is not None:
             self._dialect = _known(promise.dialect)
-        if wire.name == "plain" and (self._dialect is None or self._dialect.name != "text"):
-            return "plain text proves no end: it is read only if dialect='text' is asked for"
+        why = self._why_not(status, wire, promise)
+        if why is not None or wire is None:
+            self._refusal = _Refusal(status, content_type, why or "the content type is that of no stream")
+            return False
         self._framed = _framed(headers, version)
-        self._start(wire, None if promise is None else promise.cursor)
-        return None
+        self._verifier = StreamVerifier(
+            wire=wire,
+            dialect=self._dialect,
+            zero=None if promise is None else promise.cursor,
+            lenient=self._lenient,
+            max_frame=self._max_frame,
+        )
+        return True
 
-    def refusal_read(self, size: int, waited: float) -> bool:
-        """Whether enough was read of the body of an answer that is no stream."""
-        limit = self.limits.first_byte
-        return size >= MAX_REFUSAL or (limit is not None and waited >= limit)
+    def _why_not(self, status: int, wire: Wire | None, promise: Promise | None) -> str | None:
+        if status in _REDIRECTS:
+            return "too many redirects" if self._redirects >= MAX_REDIRECTS else "a redirect to nowhere"
+        if status != 200:
+            return "no stream"
+        if wire is None:
+            return None
+        if promise is not None and promise.wire != wire.name:
+            return f"the Streamguard header promises {promise.wire!r}, and this is {wire.name!r}"
+        if wire.name == "plain" and (self._dialect is None or self._dialect.name != "text"):
+            return "plain text proves no end, and is read only if dialect='text' is asked for"
+        return None
 
     # ---- bytes in, frames out -----------------------------------------------------------------
 
@@ -183,6 +203,10 @@ class AnswerState:
         to the `end`, for at most `LINGER` seconds."""
         if self._over or self._error is not None:
             return "nothing"
+        if self._refusal is not None:
+            limit = self.limits.first_byte
+            enough = len(self._refusal.body) >= MAX_REFUSAL or (limit is not None and self._waited >= limit)
+            return "nothing" if enough else "bytes"
         if self._verifier.verdict is None:
             return "bytes"
         return "end" if self._verifier.state == "ended" else "nothing"
@@ -194,12 +218,16 @@ class AnswerState:
         frame = self._frames.popleft()
         if frame.text:
             self._received += len(frame.text)
-            if self._received <= self._max_received:
-                self._text.append(frame.text)
+            if self._received <= self.limits.max_received:
+                self._text.write(frame.text)
         return frame
 
     def feed(self, data: bytes, began: float, now: float) -> None:
         """Bytes that came: the read of them began at `began`, and it is `now`."""
+        if self._refusal is not None:
+            self._refusal.body += data
+            self._waited += now - began
+            return
         self._frames.extend(self._verifier.feed(data))
         self._arrived(began, now)
         stall = self.limits.stall
@@ -217,7 +245,7 @@ class AnswerState:
 
     def silent(self, began: float, now: float, cause: Exception | None = None) -> None:
         """A read took longer than it may."""
-        if self.needs == "end":
+        if self.needs == "end" or self._refusal is not None:
             self.end(began, now, clean=False)
             return
         self._last = now
@@ -227,6 +255,11 @@ class AnswerState:
         else:
             self._error = LivenessLimitExceeded(liveness or 0.0, self.cursor)
         self._error.__cause__ = cause
+
+    def settle(self, now: float) -> None:
+        """After the terminal nothing ended the bytes in time: the answer is known all the same."""
+        if self.needs == "end":
+            self.end(now, now, clean=False)
 
     def close(self) -> None:
         """This side reads no further. What was already taken in stays."""
@@ -238,21 +271,25 @@ class AnswerState:
     @property
     def error(self) -> StreamGuardError | None:
         """What to raise once all frames are taken and nothing is needed; None for a good answer."""
+        if self._refusal is not None:
+            return self._refusal.error()
         return self._error if self._error is not None else self._verifier.error(self.received)
+
+    def conclude(self) -> None:
+        """Raise the error, if there is one."""
+        if (error := self.error) is not None:
+            raise error
 
     @property
     def received(self) -> str:
         """The text taken so far, up to `max_received` characters."""
-        if len(self._text) > 1:
-            self._text = ["".join(self._text)]
-        return self._text[0] if self._text else ""
+        return self._text.getvalue()
 
     def whole(self) -> str:
         """The same, if it is all of it. Raises LocalProtocolError if some was not kept."""
-        if self._received > self._max_received:
-            raise LocalProtocolError(
-                f"the answer has {self._received} characters, of which {self._max_received} are kept at most: iterate it"
-            )
+        limit = self.limits.max_received
+        if self._received > limit:
+            raise LocalProtocolError(f"the answer has {self._received} characters, and {limit} are kept: iterate it")
         return self.received
 
     @property
@@ -272,10 +309,6 @@ class AnswerState:
 
     # ---- answers that never began -------------------------------------------------------------
 
-    def refused(self, status: int, headers: Mapping[str, str], body: bytes, why: str) -> UnexpectedResponse:
-        """The error for an answer that is no stream."""
-        return UnexpectedResponse(status, headers.get("content-type", ""), body[:MAX_REFUSAL], why)
-
     def unconnected(self) -> LimitExceeded:
         """The error for a connection that took too long."""
         return ConnectLimitExceeded(self.limits.connect or 0.0)
@@ -289,11 +322,6 @@ class AnswerState:
         return TruncatedStream(detail="the connection ended before any response came")
 
     # ---- small parts --------------------------------------------------------------------------
-
-    def _start(self, wire: Wire, zero: Cursor | None) -> None:
-        self._verifier = StreamVerifier(
-            wire=wire, dialect=self._dialect, zero=zero, lenient=self._lenient, max_frame=self._max_frame
-        )
 
     def _arrived(self, began: float, now: float) -> None:
         self._waited += now - began
@@ -321,21 +349,3 @@ def _framed(headers: Mapping[str, str], version: str | None) -> bool:
     if version is None or not version.startswith("HTTP/1"):
         return True
     return "content-length" in headers or "chunked" in headers.get("transfer-encoding", "").lower()
-
-
-# What an iteration picks from each frame; None or "" is passed over.
-
-
-def frame_itself(frame: AnswerFrame) -> AnswerFrame:
-    """Every frame."""
-    return frame
-
-
-def text_in(frame: AnswerFrame) -> str:
-    """The text of choice 0."""
-    return frame.text
-
-
-def block_in(frame: AnswerFrame) -> Block | None:
-    """The frame's Block."""
-    return frame.item if isinstance(frame.item, Block) else None

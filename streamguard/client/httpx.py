@@ -11,35 +11,23 @@ connection, unless the answer was read to its end.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator
 from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, contextmanager
 from time import monotonic
-from typing import Any, Final, Generic, TypedDict, TypeVar, Union, cast
+from typing import Any, Final, TypedDict, cast
 
 import anyio
 import httpx
 from typing_extensions import Unpack
 
-from streamguard.client.answer import (
-    LIMITS,
-    LINGER,
-    MAX_RECEIVED,
-    REQUEST_HEADERS,
-    AnswerState,
-    ReaderLimits,
-    block_in,
-    frame_itself,
-    text_in,
-)
+from streamguard.client.answer import LIMITS, LINGER, REQUEST_HEADERS, AnswerState, ReaderLimits
+from streamguard.client.iteration import Iteration, SyncIteration, block_in, frame_itself, text_in
 from streamguard.core.dialect import Dialect
-from streamguard.core.errors import StreamGuardError
 from streamguard.core.items import Block
 from streamguard.core.receipt import AnswerFrame, Receipt
 from streamguard.core.wire import MAX_FRAME
 
 __all__ = ["Answer", "RequestOptions", "SyncAnswer", "stream", "stream_sync"]
-
-T = TypeVar("T")
 
 # What a cut connection looks like in httpx; others of its errors (no such host, a certificate that
 # does not fit) are no statement about a stream and pass as they are.
@@ -74,13 +62,8 @@ class _Exchange:
         fields: dict[str, Any] = dict(options)
         self.auth: Any = fields.pop("auth", httpx.USE_CLIENT_DEFAULT)
         self.state = state
-        limits = state.limits
-        self.timeouts = {
-            "connect": limits.connect,
-            "pool": limits.connect,
-            "write": limits.first_byte,
-            "read": limits.first_byte,
-        }
+        connect, first_byte = state.limits.connect, state.limits.first_byte
+        self.timeouts = {"connect": connect, "pool": connect, "write": first_byte, "read": first_byte}
         headers = httpx.Headers(fields.pop("headers", None))
         for name, value in REQUEST_HEADERS:
             # httpx's own default for Accept, `*/*`, asks for nothing.
@@ -92,13 +75,13 @@ class _Exchange:
     def _limited(self) -> None:
         self.request.extensions = {**self.request.extensions, "timeout": self.timeouts}
 
-    def opened(self, response: httpx.Response) -> str | None:
-        """Take the head of the response in: None, or why it is no stream."""
+    def opened(self, response: httpx.Response) -> bool:
+        """Take the head of the response in: whether it is a stream's."""
         version = response.http_version if "http_version" in response.extensions else None
-        why = self.state.open(response.status_code, response.headers, version)
-        if why is None:
+        is_stream = self.state.open(response.status_code, response.headers, version)
+        if is_stream:
             self.timeouts["read"] = self.state.limits.silence
-        return why
+        return is_stream
 
     def redirected(self, response: httpx.Response) -> bool:
         """Whether there is one more request to send; then it is `request`."""
@@ -111,18 +94,19 @@ class _Exchange:
         self.auth = None
         return True
 
-    def fault(self, exc: httpx.HTTPError) -> Exception:
-        """What an error before the response's head means."""
-        if isinstance(exc, (httpx.ConnectTimeout, httpx.PoolTimeout)):
-            return self.state.unconnected()
-        if isinstance(exc, httpx.TimeoutException):
-            return self.state.unanswered()
-        if isinstance(exc, _CUT) and not isinstance(exc, httpx.ConnectError):
-            return self.state.dropped()
-        return exc
-
-    def refused(self, response: httpx.Response, body: bytes, why: str) -> StreamGuardError:
-        return self.state.refused(response.status_code, response.headers, body, why)
+    @contextmanager
+    def faults(self) -> Iterator[None]:
+        """Say what an error before the response's head means."""
+        try:
+            yield
+        except httpx.ConnectError:
+            raise
+        except (httpx.ConnectTimeout, httpx.PoolTimeout) as exc:
+            raise self.state.unconnected() from exc
+        except httpx.TimeoutException as exc:
+            raise self.state.unanswered() from exc
+        except _CUT as exc:
+            raise self.state.dropped() from exc
 
 
 class _AnswerBase:
@@ -143,19 +127,21 @@ class _AnswerBase:
         return self._state.received
 
     @property
-    def _lingers(self) -> bool:
-        # HTTP/2 keeps the connection whatever becomes of a stream; a timeout there would break it for all.
-        return self.response.http_version != "HTTP/2"
+    def _own_connection(self) -> bool:
+        """Whether a connection carries this answer and no other: not in memory, and not HTTP/2, which
+        keeps its connection whatever becomes of a stream, and loses all of them by one's timeout."""
+        return "network_stream" in self.response.extensions and self.response.http_version.startswith("HTTP/1")
 
-    def _ended(self) -> None:
-        """After the terminal: whatever else the connection does, the answer is known."""
-        if self._state.needs == "end":
-            now = monotonic()
-            self._state.end(now, now, clean=False)
-
-    def _concluded(self) -> None:
-        if (error := self._state.error) is not None:
-            raise error
+    def _broken(self, exc: BaseException, began: float) -> None:
+        """What an error of a read means. Raises what is none of the connection's."""
+        if isinstance(exc, httpx.TimeoutException):
+            self._state.silent(began, monotonic(), exc)
+        elif isinstance(exc, _CUT):
+            self._state.end(began, monotonic(), clean=False, cause=exc)
+        else:
+            # A cancelled read leaves httpx's generator finished: asked again, it would end as if in order.
+            self._state.close()
+            raise exc
 
 
 # ---- async ------------------------------------------------------------------------------------
@@ -167,11 +153,10 @@ async def stream(
     url: httpx.URL | str,
     *,
     client: httpx.AsyncClient | None = None,
-    dialect: Union[str, Dialect, None] = None,
+    dialect: str | Dialect | None = None,
     lenient: bool = False,
     limits: ReaderLimits = LIMITS,
     max_frame: int = MAX_FRAME,
-    max_received: int = MAX_RECEIVED,
     **options: Unpack[RequestOptions],
 ) -> AsyncIterator[Answer]:
     """Send a request and read the stream that answers it, verified.
@@ -179,15 +164,12 @@ async def stream(
     `client` is yours to close; without one, each call makes its own, which costs tens of milliseconds.
     `dialect` says what the events are where the server does not (`Raw(profile=…)` for a provider's
     departures); `lenient` accepts a terminal whose own checks hold though its line end is missing.
-    `max_frame` is bytes of one frame, `max_received` characters kept for `received` and `read`.
-    Other options are httpx's.
+    `max_frame` is bytes of one frame's data. Other options are httpx's.
 
     Raises UnexpectedResponse, ConnectLimitExceeded, FirstByteLimitExceeded; TruncatedStream for a
     connection that ends before its response; httpx's own errors where there is no connection.
     """
-    state = AnswerState(
-        monotonic(), dialect=dialect, lenient=lenient, limits=limits, max_frame=max_frame, max_received=max_received
-    )
+    state = AnswerState(monotonic(), dialect=dialect, lenient=lenient, limits=limits, max_frame=max_frame)
     async with AsyncExitStack() as stack:
         if client is None:
             client = await stack.enter_async_context(httpx.AsyncClient())
@@ -200,24 +182,18 @@ async def stream(
 
 async def _open(client: httpx.AsyncClient, exchange: _Exchange) -> Answer:
     while True:
-        try:
+        with exchange.faults():
             response = await client.send(exchange.request, stream=True, auth=exchange.auth, follow_redirects=False)
-        except httpx.HTTPError as exc:
-            if (error := exchange.fault(exc)) is exc:
-                raise
-            raise error from exc
         answer = Answer(exchange.state, response)
         try:
-            if exchange.redirected(response):
-                await answer.aclose()
-                continue
-            why = exchange.opened(response)
-            if why is not None:
-                raise exchange.refused(response, await answer._refusal(), why)
+            if not exchange.redirected(response):
+                if not exchange.opened(response):
+                    await answer.read()  # some of it, and raises
+                return answer
         except BaseException:
             await answer.aclose()
             raise
-        return answer
+        await answer.aclose()
 
 
 class Answer(_AnswerBase):
@@ -231,19 +207,19 @@ class Answer(_AnswerBase):
 
     def __init__(self, state: AnswerState, response: httpx.Response) -> None:
         super().__init__(state, response)
-        self._chunks = response.aiter_bytes()
+        self._chunks = cast("AsyncGenerator[bytes, None]", response.aiter_bytes())
 
     def text(self) -> AsyncIterator[str]:
         """The text of choice 0, piece by piece."""
-        return _Iteration(self._next, text_in)
+        return Iteration(self._next, text_in)
 
     def frames(self) -> AsyncIterator[AnswerFrame]:
         """Every frame but the terminal."""
-        return _Iteration(self._next, frame_itself)
+        return Iteration(self._next, frame_itself)
 
     def blocks(self) -> AsyncIterator[Block]:
         """The blocks between the text; the text goes to `received`."""
-        return _Iteration(self._next, block_in)
+        return Iteration(self._next, block_in)
 
     async def read(self) -> str:
         """The whole text, what was iterated before included. Raises as iteration does."""
@@ -254,74 +230,55 @@ class Answer(_AnswerBase):
     async def aclose(self) -> None:
         """Close the response; the context does."""
         self._state.close()
-        await self.response.aclose()
+        try:
+            await self.response.aclose()
+        finally:
+            await self._unwind()
+
+    async def _unwind(self) -> None:
+        """Finish httpx's generators, which wait one inside the other where they were left.
+
+        Left to the garbage collector they end in another task, and trio warns of each. Resumed on their
+        closed connection they end by its error, here. Only where that connection is this answer's own.
+        """
+        if self._own_connection:
+            try:
+                async for _ in self._chunks:
+                    pass  # what had come and was not read
+            except Exception:
+                pass  # the closed connection's error: it has done its work
+        else:
+            await self._chunks.aclose()
 
     async def _next(self) -> AnswerFrame | None:
         state = self._state
         while (frame := state.take()) is None:
-            needs = state.needs
-            if needs == "bytes":
+            if state.needs == "bytes":
                 await self._read()
-            elif needs == "end":
+            elif state.needs == "end":
                 await self._read_to_end()
             else:
-                await self.response.aclose()
-                self._concluded()
+                await self.aclose()
+                state.conclude()
                 return None
         return frame
 
     async def _read(self) -> None:
-        state = self._state
         began = monotonic()
         try:
             data = await self._chunks.__anext__()
         except StopAsyncIteration:
-            state.end(began, monotonic(), clean=True)
-        except httpx.TimeoutException as exc:
-            state.silent(began, monotonic(), exc)
-        except _CUT as exc:
-            state.end(began, monotonic(), clean=False, cause=exc)
-        except BaseException:
-            # A cancelled read leaves httpx's generator finished: asked again, it would end as if in order.
-            state.close()
-            raise
+            self._state.end(began, monotonic(), clean=True)
+        except BaseException as exc:
+            self._broken(exc, began)
         else:
-            state.feed(data, began, monotonic())
+            self._state.feed(data, began, monotonic())
 
     async def _read_to_end(self) -> None:
         with anyio.move_on_after(LINGER):
-            while self._state.needs == "end" and self._lingers:
+            while self._state.needs == "end" and self._own_connection:
                 await self._read()
-        self._ended()
-
-    async def _refusal(self) -> bytes:
-        body = b""
-        began = monotonic()
-        try:
-            async for data in self._chunks:
-                body += data
-                if self._state.refusal_read(len(body), monotonic() - began):
-                    break
-        except httpx.RequestError:
-            pass  # what came of it is enough to tell
-        return body
-
-
-class _Iteration(Generic[T]):
-    """An iteration that may be left at any point: there is no generator to be closed."""
-
-    def __init__(self, following: Callable[[], Any], pick: Callable[[AnswerFrame], T | None]) -> None:
-        self._following = following
-        self._pick = pick
-
-    def __aiter__(self) -> _Iteration[T]:
-        return self
-
-    async def __anext__(self) -> T:
-        while (frame := await self._following()) is not None:
-            if picked := self._pick(frame):
-                return picked
-        raise StopAsyncIteration
+        self._state.settle(monotonic())
 
 
 # ---- sync -------------------------------------------------------------------------------------
@@ -333,17 +290,14 @@ def stream_sync(
     url: httpx.URL | str,
     *,
     client: httpx.Client | None = None,
-    dialect: Union[str, Dialect, None] = None,
+    dialect: str | Dialect | None = None,
     lenient: bool = False,
     limits: ReaderLimits = LIMITS,
     max_frame: int = MAX_FRAME,
-    max_received: int = MAX_RECEIVED,
     **options: Unpack[RequestOptions],
 ) -> Iterator[SyncAnswer]:
     """`stream` for code without an event loop."""
-    state = AnswerState(
-        monotonic(), dialect=dialect, lenient=lenient, limits=limits, max_frame=max_frame, max_received=max_received
-    )
+    state = AnswerState(monotonic(), dialect=dialect, lenient=lenient, limits=limits, max_frame=max_frame)
     with ExitStack() as stack:
         if client is None:
             client = stack.enter_context(httpx.Client())
@@ -356,24 +310,18 @@ def stream_sync(
 
 def _open_sync(client: httpx.Client, exchange: _Exchange) -> SyncAnswer:
     while True:
-        try:
+        with exchange.faults():
             response = client.send(exchange.request, stream=True, auth=exchange.auth, follow_redirects=False)
-        except httpx.HTTPError as exc:
-            if (error := exchange.fault(exc)) is exc:
-                raise
-            raise error from exc
         answer = SyncAnswer(exchange.state, response, exchange.timeouts)
         try:
-            if exchange.redirected(response):
-                answer.close()
-                continue
-            why = exchange.opened(response)
-            if why is not None:
-                raise exchange.refused(response, answer._refusal(), why)
+            if not exchange.redirected(response):
+                if not exchange.opened(response):
+                    answer.read()  # some of it, and raises
+                return answer
         except BaseException:
             answer.close()
             raise
-        return answer
+        answer.close()
 
 
 class SyncAnswer(_AnswerBase):
@@ -386,15 +334,15 @@ class SyncAnswer(_AnswerBase):
 
     def text(self) -> Iterator[str]:
         """The text of choice 0, piece by piece."""
-        return _SyncIteration(self._next, text_in)
+        return SyncIteration(self._next, text_in)
 
     def frames(self) -> Iterator[AnswerFrame]:
         """Every frame but the terminal."""
-        return _SyncIteration(self._next, frame_itself)
+        return SyncIteration(self._next, frame_itself)
 
     def blocks(self) -> Iterator[Block]:
         """The blocks between the text; the text goes to `received`."""
-        return _SyncIteration(self._next, block_in)
+        return SyncIteration(self._next, block_in)
 
     def read(self) -> str:
         """The whole text, what was iterated before included. Raises as iteration does."""
@@ -410,76 +358,37 @@ class SyncAnswer(_AnswerBase):
     def _next(self) -> AnswerFrame | None:
         state = self._state
         while (frame := state.take()) is None:
-            needs = state.needs
-            if needs == "bytes":
+            if state.needs == "bytes":
                 self._read()
-            elif needs == "end":
+            elif state.needs == "end":
                 self._read_to_end()
             else:
-                self.response.close()
-                self._concluded()
+                self.close()
+                state.conclude()
                 return None
         return frame
 
     def _read(self) -> None:
-        state = self._state
         began = monotonic()
         try:
             data = next(self._chunks)
         except StopIteration:
-            state.end(began, monotonic(), clean=True)
-        except httpx.TimeoutException as exc:
-            state.silent(began, monotonic(), exc)
-        except _CUT as exc:
-            state.end(began, monotonic(), clean=False, cause=exc)
-        except BaseException:
-            state.close()  # as in Answer
-            raise
+            self._state.end(began, monotonic(), clean=True)
+        except BaseException as exc:
+            self._broken(exc, began)
         else:
-            state.feed(data, began, monotonic())
+            self._state.feed(data, began, monotonic())
 
     def _read_to_end(self) -> None:
-        until = monotonic() + LINGER
-        waiting = self._chunks
-        if "network_stream" in self.response.extensions:
+        if self._own_connection:
             # Nothing can interrupt a read, and a generator of httpx's keeps the timeout that it began
-            # with: a second one takes the short one. What is compressed it does not decode: skipped.
+            # with: a second one takes the short one. It does not decode, so what was compressed is skipped.
             self._timeouts["read"] = LINGER
-            rest = iter(cast("httpx.SyncByteStream", self.response.stream))
+            until = monotonic() + LINGER
+            first, rest = self._chunks, iter(cast("httpx.SyncByteStream", self.response.stream))
             self._chunks = (b"" for _ in rest) if "content-encoding" in self.response.headers else rest
-        while self._state.needs == "end" and self._lingers and monotonic() < until:
-            self._read()
-        self._ended()
-        self.response.close()
-        del waiting  # not before: closing it would close the connection
-
-    def _refusal(self) -> bytes:
-        body = b""
-        began = monotonic()
-        try:
-            for data in self._chunks:
-                body += data
-                if self._state.refusal_read(len(body), monotonic() - began):
-                    break
-        except httpx.RequestError:
-            pass  # what came of it is enough to tell
-        return body
-
-
-class _SyncIteration(Generic[T]):
-    """`_Iteration` without `await`."""
-
-    def __init__(
-        self, following: Callable[[], AnswerFrame | None], pick: Callable[[AnswerFrame], T | None]
-    ) -> None:
-        self._following = following
-        self._pick = pick
-
-    def __iter__(self) -> _SyncIteration[T]:
-        return self
-
-    def __next__(self) -> T:
-        while (frame := self._following()) is not None:
-            if picked := self._pick(frame):
-                return picked
-        raise StopIteration
+            while self._state.needs == "end" and monotonic() < until:
+                self._read()
+            self.response.close()
+            del first  # not before: its end would close the connection
+        self._state.settle(monotonic())

@@ -25,7 +25,7 @@ from streamguard.core.negotiate import Answer, write_answer
 from streamguard.core.pipeline import Pipeline
 from streamguard.core.wire import Sse, Wire
 
-__all__ = ["LAST_CHUNK", "PATIENCE", "SID", "Connection", "Made", "Request", "Script", "Server", "chunk", "head", "made"]
+__all__ = ["LAST_CHUNK", "PATIENCE", "Connection", "Made", "Request", "Script", "Server", "chunk", "head", "made"]
 
 PATIENCE = 20.0
 LAST_CHUNK = b"0\r\n\r\n"
@@ -175,7 +175,7 @@ class Server:
 
     @property
     def url(self) -> str:
-        return "http://127.0.0.1:%d/stream" % self._listener.getsockname()[1]
+        return f"http://127.0.0.1:{self._listener.getsockname()[1]}/stream"
 
     def __enter__(self) -> Server:
         self._threads[0].start()
