@@ -33,15 +33,23 @@ def guarded_answer(generation: Generation, size: int, delay: float) -> ASGIApp:
 
 @attrs.frozen
 class Lagging:
-    """The lab's fault, for a response that has no sender of its own to lag: each piece leaves `delay` seconds late."""
+    """The lab's fault, for a response that has no sender of its own to lag: each chunk leaves `delay` seconds late.
+
+    The opening, which is sent with the head and holds nothing of the answer, is not a chunk.
+    """
 
     app: ASGIApp
     delay: float
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        opened = False
+
         async def late(message: Message) -> None:
+            nonlocal opened
             if message.get("body"):
-                await asyncio.sleep(self.delay)
+                if opened:
+                    await asyncio.sleep(self.delay)
+                opened = True
             await send(message)
 
         await self.app(scope, receive, late if self.delay else send)

@@ -31,12 +31,12 @@ VARIANTS: Final = ("unguarded", "unguarded+flush", "guarded")
 DELAY: Final = 0.0025
 
 REQUESTS: Final = 300  # answers in each cell of the chunk sizes that the account names ...
-FEWER: Final = 150  # ... and of the others
+FEWER: Final = 100  # ... and of the others
 NAMED: Final = (8, 16)
 CUT_REQUESTS: Final = 60
 
 # Answers at once. Twice as many change no rate: the load stays under half of one core.
-CONCURRENCY: Final = 24
+CONCURRENCY: Final = 20
 CUT_CONCURRENCY: Final = 8
 CUT_PACE: Final = 0.1
 CUT_CHUNK: Final = 4
@@ -201,7 +201,7 @@ async def run(settings: Settings, *, start: Callable[[str, int], Callable[[], ob
     """Both experiments, on servers of their own.
 
     `start(title, total)` is called as each experiment begins; what it answers, as each answer ends.
-    Raises LabError or RuntimeError where the lab itself does not work.
+    Raises LabError where the lab itself does not work.
     """
     with serving("unguarded", "guarded") as addresses:
         await _warm(settings, addresses)

@@ -15,9 +15,9 @@ import httpx
 
 from streamguard.demo.model import Entry
 from streamguard.demo.readers import READERS, Reading, new_http
-from streamguard.demo.servers import Asked
+from streamguard.demo.servers import Asked, LabError
 
-__all__ = ["Job", "LabError", "Verdict", "run_jobs"]
+__all__ = ["Job", "Verdict", "run_jobs"]
 
 
 @attrs.frozen
@@ -40,10 +40,6 @@ class Verdict:
     noticed: bool
     """The reader's library raised."""
     first: float | None
-
-
-class LabError(RuntimeError):
-    """The lab itself did not work: a server answered nothing, or something else than asked."""
 
 
 def _judge(job: Job, reading: Reading, made: Mapping[str, Entry]) -> Verdict:

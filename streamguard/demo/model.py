@@ -20,14 +20,15 @@ import attrs
 __all__ = ["Answer", "Entry", "Generation", "Ledger", "answer"]
 
 _WORDS: Final = (
-    "the a of to and in is it that for as with on be this by from are at an or which was can each its not "
-    "stream token answer reader server tail chunk buffer queue sender clock model text word line end start "
-    "naïve façade 答え поток straße"
-).split()
+    "the", "a", "of", "to", "and", "in", "is", "it", "that", "for", "as", "with", "on", "be", "this", "by", "from",
+    "are", "at", "an", "or", "which", "was", "can", "each", "its", "not", "stream", "token", "answer", "reader",
+    "server", "tail", "chunk", "buffer", "queue", "sender", "clock", "model", "text", "word", "line", "end", "start",
+    "naïve", "façade", "答え", "поток", "straße",
+)  # fmt: skip
 
 # Seconds, but for the first two. Natural answers are of many lengths, so that the last chunk holds anything
 # from nothing to all but one token; tokens come at 500 a second, which keeps one answer near a fifth of a
-# second. Storing takes up to a few tenths, often much less. With `DELAY` (demo/__init__.py) these give about
+# second. Storing takes up to a few tenths, often much less. With `DELAY` of demo/lab.py these give about
 # the loss that a published account measured at chunk sizes 8 and 16.
 LENGTH: Final = 40
 LENGTH_SIGMA: Final = 0.35

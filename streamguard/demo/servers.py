@@ -27,7 +27,7 @@ from starlette.routing import Route
 
 from streamguard.adapters.asgi import SealMiddleware
 from streamguard.demo.guarded import guarded_answer
-from streamguard.demo.model import Entry, Generation, Ledger, answer
+from streamguard.demo.model import Generation, Ledger, answer
 from streamguard.demo.unguarded import UnguardedAnswer
 
 if TYPE_CHECKING:
@@ -35,7 +35,11 @@ if TYPE_CHECKING:
     from starlette.responses import Response
     from starlette.types import ASGIApp
 
-__all__ = ["Asked", "guarded_app", "serving", "unguarded_app"]
+__all__ = ["Asked", "LabError", "guarded_app", "serving", "unguarded_app"]
+
+
+class LabError(RuntimeError):
+    """The lab itself did not work: a server did not start, or did not answer what it was asked."""
 
 
 @attrs.frozen
@@ -53,7 +57,9 @@ class Asked:
 
     def params(self) -> dict[str, str]:
         """As a query string's members."""
-        return {name: str(int(value) if isinstance(value, bool) else value) for name, value in attrs.asdict(self).items()}
+        return {
+            name: str(int(value) if isinstance(value, bool) else value) for name, value in attrs.asdict(self).items()
+        }
 
     @classmethod
     def of(cls, params: Mapping[str, str]) -> Asked:
@@ -106,7 +112,7 @@ APPS: Final[dict[str, Callable[[], Starlette]]] = {"unguarded": unguarded_app, "
 
 @contextmanager
 def serving(*names: str) -> Iterator[dict[str, str]]:
-    """Server processes for some of `APPS`: their base addresses by name. Raises RuntimeError if one does not start."""
+    """Server processes for some of `APPS`: their base addresses by name. Raises LabError if one does not start."""
     with ExitStack() as stack:
         processes = {name: stack.enter_context(_process(name)) for name in names}
         yield {name: _address(name, process) for name, process in processes.items()}
@@ -131,7 +137,7 @@ def _address(name: str, process: subprocess.Popen[str]) -> str:
     assert process.stdout is not None
     line = process.stdout.readline()
     if not line.startswith("http://"):
-        raise RuntimeError(f"the {name} server of the lab did not start (exit code {process.wait(10)})")
+        raise LabError(f"the {name} server of the lab did not start (exit code {process.wait(10)})")
     return line.strip()
 
 

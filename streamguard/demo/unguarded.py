@@ -58,7 +58,10 @@ class ChunkBuffer:
 
 @attrs.frozen
 class UnguardedAnswer:
-    """A response (an ASGI application) that streams one generation in chunks. `flush` cuts the chunk buffer when the last token has come."""
+    """A response, as an ASGI application, that streams one generation in chunks.
+
+    `flush` cuts the chunk buffer when the last token has come.
+    """
 
     generation: Generation
     size: int

@@ -1,0 +1,188 @@
+"""The command line: `streamguard demo`.
+
+Every command's modules are imported when it runs, so that `--help` answers at once and one command does
+not need another's libraries. Results go to standard output, progress and problems to standard error.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import sys
+from collections.abc import Sequence
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import NoReturn
+
+__all__ = ["main"]
+
+# Exit codes, beside 0; 2 is argparse's own for a command line that it does not understand.
+BROKEN = 1  # the promise was not kept
+UNUSABLE = 2  # something is missing that the command needs
+FAILED = 3  # the command itself did not work
+INTERRUPTED = 130  # as a shell reports SIGINT
+
+_ABOUT = """\
+An LLM stream is either delivered whole, or both ends know that it was not.
+
+Nearly every client takes a stream that ends early for a whole answer. streamguard ends a body cleanly
+only if the answer is complete, and its client says so when it is not.
+"""
+
+_BEGIN = """\
+begin here:
+  streamguard demo                      see streams lose their tails on this machine, and see it stop
+  streamguard demo --delay 0            the same code as its author sees it: nothing is ever lost
+  streamguard COMMAND --help            what a command does, and its options
+"""
+
+_DEMO = """\
+Starts real servers on loopback and reads some thousand answers from them, in about 45 seconds.
+
+1. A sender that lags. Tokens are sent in chunks, the sender lags behind the model, and the response ends
+   when generation does. The endpoint stands there as people write it ("unguarded"), with a flush of the
+   chunk buffer at the end ("unguarded+flush"), and with streamguard ("guarded"). No answer is cut by a
+   random draw: only token times and lengths vary, and what is lost is lost by timing.
+2. A connection that is cut. A proxy in between ends each connection at a random byte, and the table shows
+   which readers notice.
+
+"truncated" compares what arrived with what the server generated; "reader was told" is whether the
+client library raised an error.
+"""
+
+_DEMO_END = """\
+examples:
+  streamguard demo --requests 20        quick: 20 answers in each cell
+  streamguard demo --delay 0.01         a sender that lags more loses more
+  streamguard demo --json > lab.json    for programs
+  streamguard demo --plot lab.svg       as a picture
+
+exit code:
+  0 if every guarded answer was whole or its reader was told; 1 if not; 2 if something is missing that
+  the demo needs; 3 if the demo itself did not work
+"""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command; `argv` is without the program's name. Answers the exit code.
+
+    Raises SystemExit for `--help`, `--version` and command lines that are none, as argparse does.
+    """
+    parser = _parser()
+    options = parser.parse_args(argv)
+    if options.command is None:
+        parser.print_help()
+        return 0
+    try:
+        return _demo(options)
+    except KeyboardInterrupt:
+        return INTERRUPTED
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="streamguard",
+        description=_ABOUT,
+        epilog=_BEGIN,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--version", action="version", version=f"streamguard {_version()}")
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND", title="commands")
+    demo = commands.add_parser(
+        "demo",
+        help="lose the ends of streams, and stop losing them",
+        description=_DEMO,
+        epilog=_DEMO_END,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    demo.add_argument("--requests", type=_count, metavar="N", help="answers in each cell (default: 100 or 300)")
+    demo.add_argument(
+        "--delay", type=_seconds, metavar="SECONDS", help="how far the sender lags behind the model (default: 0.0025)"
+    )
+    demo.add_argument("--seed", type=int, default=1, metavar="N", help="of token times and lengths (default: 1)")
+    demo.add_argument("--json", action="store_true", help="print one JSON object instead of tables")
+    demo.add_argument("--plot", type=_picture, metavar="FILE", help="also draw the first table: a .svg or .png file")
+    return parser
+
+
+def _demo(options: argparse.Namespace) -> int:
+    try:
+        if options.plot is not None:
+            import matplotlib  # noqa: F401  (before the lab runs, not after it)
+        import anyio
+        from rich.console import Console
+
+        from streamguard.demo import lab, report
+        from streamguard.demo.servers import LabError
+    except ModuleNotFoundError as exc:
+        return _missing(exc, "demo")
+    delay = lab.DELAY if options.delay is None else options.delay
+    settings = lab.Settings(options.seed, options.requests, delay)
+
+    async def run() -> lab.Result:
+        with report.progress(Console(stderr=True)) as start:
+            return await lab.run(settings, start=start)
+
+    try:
+        result = anyio.run(run)
+    except (LabError, OSError) as exc:
+        return _problem(f"the demo did not work: {exc}", FAILED)
+    if options.json:
+        print(report.as_json(result))
+    else:
+        report.print_tables(result, Console())
+    if options.plot is not None:
+        try:
+            report.plot(result, options.plot)
+        except OSError as exc:
+            return _problem(f"the picture could not be written: {exc}", FAILED)
+    return 0 if result.kept else BROKEN
+
+
+def _missing(exc: ModuleNotFoundError, extra: str) -> int:
+    """What to install. Raises `exc` itself if it is no library of the extra's."""
+    library = (exc.name or "").partition(".")[0]
+    if library in ("", "streamguard"):
+        raise exc
+    return _problem(f'`streamguard {extra}` needs {library}: pip install "streamguard-io[{extra}]"', UNUSABLE)
+
+
+def _problem(text: str, code: int) -> int:
+    print(f"streamguard: {text}", file=sys.stderr)
+    return code
+
+
+def _version() -> str:
+    try:
+        return version("streamguard-io")
+    except PackageNotFoundError:  # a checkout that is not installed
+        return "(not installed)"
+
+
+def _count(text: str) -> int:
+    return int(text) if text.isascii() and text.isdigit() and int(text) > 0 else _refuse("a number from 1 up")
+
+
+def _seconds(text: str) -> float:
+    try:
+        seconds = float(text)
+    except ValueError:
+        _refuse("seconds, such as 0.0025")
+    return seconds if 0 <= seconds < math.inf else _refuse("seconds from 0 up")
+
+
+def _picture(text: str) -> Path:
+    path = Path(text)
+    if path.suffix not in (".svg", ".png"):
+        _refuse("a file name that ends in .svg or .png")
+    if not path.absolute().parent.is_dir():
+        _refuse("a file in a directory that exists")
+    return path
+
+
+def _refuse(needed: str) -> NoReturn:
+    raise argparse.ArgumentTypeError(f"{needed} is needed")
+
+
+if __name__ == "__main__":
+    sys.exit(main())
