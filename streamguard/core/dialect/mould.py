@@ -21,7 +21,6 @@ from streamguard.core.dialect.base import scan_string
 __all__ = ["Mould"]
 
 _KEY: Final = re.compile(r'"(?:content|text)"\s*:\s*"')
-_NONE: Final = "\n"  # no chunk of one line begins so
 _TRIES: Final = 8  # a stream that fits no mould after so many has chunks that all differ
 _LARGEST: Final = 2048  # characters; learning parses the chunk again, once for each key that may be it
 
@@ -30,14 +29,14 @@ class Mould:
     """Reads the text of chunks of one form. `text` is the hot path, `learn` is given what it could not read."""
 
     def __init__(self) -> None:
-        self._before = _NONE
+        self._before: str | None = None
         self._after = ""
         self._tries = _TRIES
 
     def text(self, data: str) -> str | None:
         """The text of choice 0 if `data` is the learned chunk with another text, else None."""
         before = self._before
-        if not data.startswith(before):
+        if before is None or not data.startswith(before):
             return None
         try:
             text, end = scan_string(data, len(before))
@@ -47,7 +46,7 @@ class Mould:
 
     def learn(self, data: str, payload: Mapping[str, Any], key: str) -> None:
         """Take the form of a chunk of one choice that holds its text under `key`; `payload` is `data` parsed."""
-        self._before = _NONE
+        self._before = None
         if self._tries == 0 or len(data) > _LARGEST:
             return
         self._tries -= 1

@@ -15,7 +15,7 @@ from streamguard.core.errors import FrameTooLarge
 
 __all__ = ["Blocks"]
 
-_MAX_RETRY_MS: Final = 365 * 86_400_000
+_MAX_DIGITS: Final = 100  # of a reconnection time; int() is quadratic in their number
 
 T = TypeVar("T")
 
@@ -139,9 +139,8 @@ class Blocks(Generic[T]):
         elif name == b"event":
             self._event = value
             self._size += len(line)
-        elif name == b"retry" and value.isdigit():
-            # Beyond a year a number is no reconnection time, and int() is quadratic in its length.
-            self._retry = self.retry = min(int(value[:20]), _MAX_RETRY_MS)
+        elif name == b"retry" and value.isdigit() and len(value) <= _MAX_DIGITS:
+            self._retry = self.retry = int(value)
             self._size += len(line)
 
     def _blank(self) -> None:

@@ -13,9 +13,10 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable
-from typing import Final, Literal
+from typing import Final, Literal, get_args
 
 import attrs
+from attrs.validators import in_
 
 from streamguard.core.cursor import Cursor, looks_like_cursor
 from streamguard.core.errors import FieldRefused, FrameTooLarge
@@ -248,9 +249,9 @@ class SseReader(Blocks[Received]):
         name = None if not event or event == b"message" else _text(event)
         self._out.append(Received("frame", where, name, data, extra))
 
-    def _control(self, event: bytes, data: bytes, cursor: bytes | None) -> None:
+    def _control(self, event: bytes, data: bytes, where: bytes | None) -> None:
         if event == b"open":
-            self._out.append(Received("opening", cursor, "open"))
+            self._out.append(Received("opening", where, "open"))
             return
         try:
             fields = json.loads(data)
@@ -258,7 +259,8 @@ class SseReader(Blocks[Received]):
             fields = {}
         fields = fields if isinstance(fields, dict) else {}
         kind: Literal["beat", "bye"] = "beat" if event == b"ping" else "bye"
-        self._out.append(Received(kind, str(fields.get("cursor")).encode(), reason=str(fields.get("reason", ""))))
+        where = str(fields.get("cursor")).encode("utf-8", "replace")  # JSON can spell a lone surrogate
+        self._out.append(Received(kind, where, reason=str(fields.get("reason", ""))))
 
 
 def _text(data: bytes) -> str:
@@ -274,8 +276,8 @@ class Sse:
     event for clients whose idle timer counts events.
     """
 
-    ids: Literal["id", "comment"] = "comment"
-    heartbeat: HeartbeatForm = "comment"
+    ids: Literal["id", "comment"] = attrs.field(default="comment", validator=in_(("id", "comment")))
+    heartbeat: HeartbeatForm = attrs.field(default="comment", validator=in_(get_args(HeartbeatForm)))
 
     name = "sse"
     content_type = "text/event-stream; charset=utf-8"

@@ -1,0 +1,45 @@
+"""Which carrier: by name, by content type; and the same stream in each of them."""
+
+from __future__ import annotations
+
+import pytest
+
+from streamguard.core.dialect import Native
+from streamguard.core.framing import MAX_BLOCK
+from streamguard.core.items import Block
+from streamguard.core.receipt import Verdict
+from streamguard.core.wire import MAX_FRAME, Binary, Ndjson, Plain, Sse, Wire, wire_for_content_type, wire_named
+from tests.core.wire.streams import read, written
+
+
+@pytest.mark.parametrize(("name", "kind"), [("sse", Sse), ("ndjson", Ndjson), ("binary", Binary), ("plain", Plain)])
+def test_a_carrier_has_a_name_and_a_content_type(name: str, kind: type[Wire]) -> None:
+    wire = wire_named(name)
+    assert type(wire) is kind
+    assert wire.name == name
+    assert wire_for_content_type(wire.content_type) is wire
+    assert wire_for_content_type(f" {wire.content_type.partition(';')[0].upper()} ; a=b") is wire
+
+
+def test_a_setting_is_returned_as_it_is() -> None:
+    wire = Sse(ids="id")
+    assert wire_named(wire) is wire
+
+
+def test_an_unknown_name_is_refused_with_the_known_ones() -> None:
+    with pytest.raises(ValueError, match="unknown carrier 'xml'; known: sse, ndjson, binary, plain"):
+        wire_named("xml")
+    assert wire_for_content_type("application/json") is wire_for_content_type("") is None
+
+
+@pytest.mark.parametrize("wire", [Sse(), Ndjson(), Binary()], ids=lambda wire: wire.name)
+@pytest.mark.parametrize("fill", ["x", "\u0085", '"'], ids=["plain", "escaped", "quoted"])
+def test_the_largest_block_that_is_written_is_read_by_the_default_reader(wire: Wire, fill: str) -> None:
+    room = MAX_BLOCK - len('{"type":"image","data":""}')
+    each = {"x": 1, "\u0085": 6, '"': 2}[fill]
+    assert MAX_FRAME == MAX_BLOCK
+    block = Block("image", {"data": fill * (room // each) + "x" * (room % each)})
+    answer = read(written([block], Native(), wire), wire=wire, dialect="native")
+    assert answer.verdict is Verdict.COMPLETE
+    assert answer.frames[0].item == block
+    assert len(answer.frames[0].raw) == MAX_BLOCK
