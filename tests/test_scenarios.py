@@ -3,21 +3,15 @@
 from __future__ import annotations
 
 import ast
-import sys
 from functools import cache
-from typing import Any
 
 import pytest
 
 from tests.absence import IN_CI
 from tests.modules import ROOT
+from tests.toml import load_toml
 
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
-
-SCENARIOS: dict[str, Any] = tomllib.loads((ROOT / "tests" / "scenarios.toml").read_text(encoding="utf-8"))
+SCENARIOS = load_toml(ROOT / "tests" / "scenarios.toml")
 IDS = [id for ids in SCENARIOS["groups"].values() for id in ids]
 PENDING = set(SCENARIOS["pending"])
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from typing_extensions import Buffer
 
 from streamguard.core.dialect import Native
 from streamguard.core.errors import FrameTooLarge, ItemTooLarge, failure_from
@@ -47,7 +48,7 @@ def test_the_reader_joins_a_long_line_once() -> None:
             Counted.joins += 1
             return other + bytes(self)
 
-        def __add__(self, other: bytes) -> bytes:
+        def __add__(self, other: Buffer) -> bytes:
             Counted.joins += 1
             return bytes(self) + bytes(other)
 
@@ -107,7 +108,8 @@ def test_what_is_held_never_passes_a_bound() -> None:
         def push(self, piece: str, held: int, now: float) -> int:
             return 0
 
-        tick = push
+        def tick(self, held: int, now: float) -> int:
+            return 0
 
         def deadline(self) -> float | None:
             return None
