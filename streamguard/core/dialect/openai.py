@@ -130,7 +130,8 @@ class OpenAIEncoder:
         for choice in reading.texts or ():
             if choice in before:
                 raise TextAfterFinish(choice, before[choice])
-        ending.reasons.update(self._seen.reasons)
+        for choice, reason in self._seen.reasons.items():
+            ending.merge(Finish(reason, choice=choice))
         if isinstance(chunk.get("usage"), Mapping):
             ending.merge(Finish(usage=chunk["usage"]))
             self._usage_sent = True

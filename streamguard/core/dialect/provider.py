@@ -83,7 +83,7 @@ class ProviderStream:
             self.overrun = True
         elif name is None and (text := self._mould.text(data)):
             return "event", Reading(UNREAD, text, {0: text})  # all else was noted with the first of its kind
-        if data[:1] == "[" and data.strip() == "[DONE]":
+        if len(data) < 16 and data.strip() == "[DONE]":
             self.ended = True
             return "marker", Reading(None)
         try:
@@ -91,8 +91,9 @@ class ProviderStream:
         except (ValueError, RecursionError):
             payload = None
         if type(payload) is not dict:
-            if name == "error":
-                self._fail(data)
+            # A chat chunk is an object; a bare string between them is a gateway's error message.
+            if name == "error" or (type(payload) is str and self.api in ("chat", "completions")):
+                self._fail(payload if type(payload) is str else data)
                 return "error", Reading(None)
             return "event", Reading(None)
         if (error := self._error_in(name, payload)) is not None:
@@ -191,7 +192,7 @@ class ProviderStream:
             holder = choice.get("delta") if chat else choice
             text = holder.get("content" if chat else "text") if isinstance(holder, Mapping) else None
             if text and isinstance(text, str):
-                texts[index] = text
+                texts[index] = texts.get(index, "") + text
             if reason := choice.get("finish_reason"):
                 self.reasons[index] = str(reason)
         self._note_usage(payload)

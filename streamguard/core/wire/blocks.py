@@ -9,6 +9,7 @@ What a comment and a block become is the business of the subclasses in `sse`.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from typing import Final, Generic, TypeVar
 
 from streamguard.core.errors import FrameTooLarge
@@ -20,7 +21,7 @@ _MAX_DIGITS: Final = 100  # of a reconnection time; int() is quadratic in their 
 T = TypeVar("T")
 
 
-class Blocks(Generic[T]):
+class Blocks(ABC, Generic[T]):
     """Bytes to blocks: lines, fields, limits. Subclasses say what a comment and a block become.
 
     `max_frame` limits one block's data, in bytes; `lenient` takes the end of bytes for a blank line.
@@ -72,9 +73,10 @@ class Blocks(Generic[T]):
         self._comments.append(text)
         self._size += len(text) + 1
 
+    @abstractmethod
     def _dispatch(self, event: bytes, data: bytes) -> None:
         """A block with data has ended; append what it becomes to `_out`."""
-        raise NotImplementedError
+        ...
 
     def _strip_bom(self, data: bytes) -> bytes:
         # Only one leading mark is removed, and it may come a byte at a time.

@@ -19,7 +19,7 @@ import attrs
 from attrs.validators import in_
 
 from streamguard.core.cursor import Cursor, looks_like_cursor
-from streamguard.core.errors import FieldRefused, FrameTooLarge
+from streamguard.core.errors import FieldRefused
 from streamguard.core.frame import Frame, fits
 from streamguard.core.jsontext import dumps
 from streamguard.core.wire.base import MAX_FRAME, Received
@@ -201,12 +201,7 @@ class SseReader(Blocks[Received]):
         if len(rest) < _SMALL and _BEGINNING.match(rest):
             self._waiting = rest
             return records
-        try:
-            return records + super().feed(rest)
-        except FrameTooLarge:
-            if not records:
-                raise
-            return records  # what was good is handed out; the next call raises
+        return records + super().feed(rest)
 
     def end(self) -> list[Received]:
         records = super().feed(self._waiting)

@@ -201,6 +201,14 @@ class TestReader:
             assert record[-1] is True
         assert [record[-1] for record in records([b"data: a\n\n" + lines])] == [False, True]
 
+    def test_frames_of_text_are_read_the_same_whether_one_or_many_come_in_a_chunk(self) -> None:
+        first, rest = b"data: first\n\n", b"id: a\ndata: 1\n\n: sg b\ndata: \xff\n\nid: c\ndata: \n\n"
+        expected = [frame(None, None, b"first"), frame(b"a", None, b"1"), frame(b"b", None, b"\xff"), frame(b"c", None, b"")]
+        for chunks in chunkings(rest):
+            assert records([first, *chunks]) == expected
+        assert records([first, rest[:28], rest[28:]]) == expected
+        assert records([first, rest + b"event: e\ndata: x\n\n"]) == [*expected, frame(None, "e", b"x")]
+
     def test_the_beginning_of_a_small_frame_waits_and_a_large_one_is_not_copied(self) -> None:
         reader = SseReader(own_ids=False)
         assert reader.feed(b"data: first\n\n") != []  # until then a byte-order mark may come
@@ -247,7 +255,9 @@ class TestReader:
 
 LINES = st.sampled_from(
     ["id: a", "id: b\0", "id:c", ": sg d", ": sg", "data: x", "data: \xe9", "data:y", "data", "event: e", ": end q",
-     "data: \0", ": hb h", "retry: 1", "x: y", "", "", "", "\ufeffdata: z", "id: \u2028", "data: " + "l" * 3000]
+     "data: \0", ": hb h", "retry: 1", "x: y", "", "", "", "\ufeffdata: z", "id: \u2028", "data: " + "l" * 3000, "id: a\ndata: x\n", ": sg b\ndata: \xe9\n",
+     "id: a\0\ndata: x\n", "id: a\ndata: x\0\n", "id: a\ndata: x", "id: a\ndata: " + "l" * 3000 + "\n",
+     "id: a\ndata: x\n", "id: b\ndata: y\n", "id: a\nevent: e\ndata: x\n", "id: \ndata: x\n", ": sg  \ndata: \n"]
 )  # fmt: skip
 BREAKS = st.sampled_from(["\n", "\n", "\n", "\r\n", "\r"])
 
