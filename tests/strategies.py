@@ -1,19 +1,20 @@
 """What a source may do to a stream, as Hypothesis strategies: shared by the tests of every stage.
 
-    texts            any text: line ends of every kind, NUL, byte-order marks, emoji, halves of characters,
-                     look-alikes of our own framing
-    token_cuts       the same, cut anywhere, a surrogate pair included
-    byte_cuts        bytes, cut anywhere
-    policies         every flush policy of the library, composed too
-    hostile          a user's policy that raises or answers nonsense, by a script
-    honest           a user's policy that answers what it may
-    endings          how a source stops
+texts            any text: line ends of every kind, NUL, byte-order marks, emoji, halves of characters,
+                 look-alikes of our own framing
+token_cuts       the same, cut anywhere, a surrogate pair included
+byte_cuts        bytes, cut anywhere
+policies         every flush policy of the library, composed too
+hostile          a user's policy that raises or answers nonsense, by a script
+honest           a user's policy that answers what it may
+endings          how a source stops
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Any
 
 import attrs
@@ -91,7 +92,7 @@ _pieces = st.one_of(
 )
 
 # Any text without halves of characters: what a reader can be given as it is.
-clean_texts: st.SearchStrategy[str] = st.lists(_pieces, max_size=8).map("".join).map(lambda text: whole(text))
+clean_texts: st.SearchStrategy[str] = st.lists(_pieces, max_size=8).map("".join).map(lambda text: whole(text))  # noqa: PLW0108 - it is defined below
 
 # Any text at all.
 texts: st.SearchStrategy[str] = st.lists(st.one_of(_pieces, st.sampled_from(HALVES)), max_size=8).map("".join)
@@ -121,7 +122,7 @@ def whole(text: str) -> str:
 def cut(value: Any, places: Sequence[int]) -> list[Any]:
     """`value` (str or bytes) cut at `places`, which may repeat: then pieces are empty."""
     edges = [0, *sorted(places), len(value)]
-    return [value[start:stop] for start, stop in zip(edges, edges[1:], strict=False)]
+    return [value[start:stop] for start, stop in pairwise(edges)]
 
 
 @st.composite
@@ -219,6 +220,6 @@ _faults = st.sampled_from([ValueError("a secret"), RuntimeError(), KeyError("x")
 honest: st.SearchStrategy[FlushPolicy] = st.lists(_parts, min_size=1, max_size=6).map(Scripted)
 
 # A user's policy that does not.
-hostile: st.SearchStrategy[FlushPolicy] = st.lists(
-    st.one_of(_parts, _nonsense, _faults), min_size=1, max_size=6
-).map(Scripted)
+hostile: st.SearchStrategy[FlushPolicy] = st.lists(st.one_of(_parts, _nonsense, _faults), min_size=1, max_size=6).map(
+    Scripted
+)

@@ -129,8 +129,7 @@ class UnsupportedItem(LocalProtocolError, TypeError):
         self.kind = kind
         self.dialect = dialect
         super().__init__(
-            f"a source yielded {kind}, which dialect {dialect!r} cannot carry"
-            + (f": {advice}" if advice else "")
+            f"a source yielded {kind}, which dialect {dialect!r} cannot carry" + (f": {advice}" if advice else "")
         )
 
 

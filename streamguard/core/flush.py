@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import copy
 import re
-from typing import Final, Literal, Protocol, runtime_checkable
+from typing import Any, Final, Literal, Protocol, runtime_checkable
 
 import attrs
 from attrs.setters import NO_OP
@@ -52,15 +52,17 @@ class FlushPolicy(Protocol):
 
     def push(self, piece: str, held: int, now: float) -> int:
         """How many of the `held` characters (the new `piece` included, at their end) may leave now."""
+        ...
 
     def tick(self, held: int, now: float) -> int:
         """The same question when time has passed and no piece came."""
+        ...
 
     def deadline(self) -> float | None:
         """When `tick` should next be called, in the clock of `now`; None for never."""
 
 
-def _positive(instance: object, attribute: attrs.Attribute[float], value: float) -> None:
+def _positive(instance: object, attribute: attrs.Attribute[Any], value: Any) -> None:
     if not value > 0:
         raise ValueError(f"{attribute.name} must be above zero, not {value!r}")
 
@@ -225,7 +227,7 @@ class HoldBack:
         self._matched = [0] * len(self.stop)
 
     def push(self, piece: str, held: int, now: float) -> int:
-        for index, (word, borders) in enumerate(zip(self.stop, self._tables)):
+        for index, (word, borders) in enumerate(zip(self.stop, self._tables, strict=True)):
             matched = self._matched[index]
             if not matched and word[0] not in piece:
                 continue  # the usual way: nothing here begins this stop string

@@ -17,7 +17,7 @@ from __future__ import annotations
 import codecs
 import json
 from collections.abc import Mapping
-from typing import Any, Union
+from typing import Any
 
 import attrs
 from attrs.validators import instance_of, optional
@@ -71,7 +71,10 @@ class Finish:
     """
 
     reason: str | None = attrs.field(default=None, validator=optional(instance_of(str)))
-    usage: Mapping[str, Any] | None = attrs.field(default=None, validator=optional(instance_of(Mapping)))
+    usage: Mapping[str, Any] | None = attrs.field(
+        default=None,
+        validator=optional(instance_of(Mapping)),  # type: ignore[type-abstract] # its stub wants a concrete class
+    )
     choice: int = attrs.field(default=0, validator=instance_of(int))
 
 
@@ -82,7 +85,7 @@ class Checkpoint:
     state: Any
 
 
-Item = Union[str, bytes, Block, Event, Mapping[str, Any], Finish, Checkpoint]
+Item = str | bytes | Block | Event | Mapping[str, Any] | Finish | Checkpoint
 
 
 class TextIntake:

@@ -151,9 +151,7 @@ def test_cursor_zero_names_the_stream() -> None:
     st.sampled_from([None, *FINAL_STATUSES]),
     st.one_of(st.binary(max_size=40), clean_texts.map(str.encode)),
 )
-def test_the_chain_runs_over_name_status_and_data(
-    crc: int, name: str | None, status: str | None, data: bytes
-) -> None:
+def test_the_chain_runs_over_name_status_and_data(crc: int, name: str | None, status: str | None, data: bytes) -> None:
     """The clause as it stands: `name LF status LF data LF`, one pass."""
     clause = (name or "").encode() + b"\n" + (status or "").encode() + b"\n" + data + b"\n"
     assert chain(crc, name, status, data) == zlib.crc32(clause, crc)

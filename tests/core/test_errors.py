@@ -267,7 +267,5 @@ def test_a_failure_takes_whatever_a_source_gives_it_and_stays_small() -> None:
         (KeyboardInterrupt(), Failure("source_error", "KeyboardInterrupt")),
     ],
 )
-def test_a_reader_is_told_our_own_errors_in_full_and_of_others_the_class(
-    exc: BaseException, failure: Failure
-) -> None:
+def test_a_reader_is_told_our_own_errors_in_full_and_of_others_the_class(exc: BaseException, failure: Failure) -> None:
     assert failure_from(exc) == failure

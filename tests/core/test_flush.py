@@ -226,9 +226,7 @@ def test_a_boundary_s_window_has_64_characters() -> None:
 
 def test_hold_back_needs_stop_strings() -> None:
     for stop in ([], "", ["a", ""]):
-        with pytest.raises(
-            ValueError, match=r"^HoldBack needs at least one stop string, and none may be empty$"
-        ):
+        with pytest.raises(ValueError, match=r"^HoldBack needs at least one stop string, and none may be empty$"):
             HoldBack(stop)
 
 
@@ -266,11 +264,10 @@ _stops = st.lists(st.text(st.sampled_from("ab<"), min_size=1, max_size=4), min_s
 
 def _to_hold(text: str, stop: str) -> int:
     """By brute force: how much of the end of `text` may be the beginning of `stop`."""
-    rest = text[0 if (at := text.rfind(stop)) < 0 else 0 :]
     start = 0
-    while (at := rest.find(stop, start)) >= 0:
+    while (at := text.find(stop, start)) >= 0:
         start = at + len(stop)
-    rest = rest[start:]
+    rest = text[start:]
     return max(size for size in range(len(stop)) if rest.endswith(stop[:size]))
 
 
@@ -427,9 +424,7 @@ def test_a_hostile_policy_raises_and_loses_nothing(policy: FlushPolicy, events: 
     assert gone + stage.drain() == came
 
 
-@pytest.mark.parametrize(
-    "answer", [-1, 4, 10**30, None, "abc", 2.0, float("nan"), True, Liar(1), [], 0.5 + 0j]
-)
+@pytest.mark.parametrize("answer", [-1, 4, 10**30, None, "abc", 2.0, float("nan"), True, Liar(1), [], 0.5 + 0j])
 def test_an_impossible_answer_is_a_policy_error_with_the_text_still_held(answer: Any) -> None:
     class Script(Scripted):
         def _answer(self, held: int) -> Any:

@@ -59,13 +59,16 @@ class Turns:
         return self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
 
 
+FIN = Payload(b"fin", "end")
+
+
 @attrs.define
 class Odd:
     """A dialect that does as it is told: its own setting, its own encoder. An exception is raised."""
 
     items: list[Payload] = attrs.field(factory=list)
     closes: Any = attrs.field(factory=list)
-    ends: Any = Payload(b"fin", "end")
+    ends: Any = attrs.field(factory=lambda: FIN)
     judges: Any = None
     texts: Any = None
     calls: list[Any] = attrs.field(factory=list)
@@ -134,7 +137,7 @@ def test_the_dialect_is_told_whether_its_reader_verifies(negotiated: bool) -> No
 
 @pytest.mark.parametrize("sid", ["", "short", SID + "x", SID[1:] + "\n", SID[1:] + "é", SID[1:] + "."])
 def test_a_sid_that_no_cursor_can_hold_is_refused(sid: str) -> None:
-    with pytest.raises(ValueError, match="^a sid is 22 characters of base64url, not "):
+    with pytest.raises(ValueError, match=r"^a sid is 22 characters of base64url, not "):
         FramedEncoder(Native(), sid=sid)
 
 
@@ -419,9 +422,6 @@ def test_nothing_follows_a_terminal(dialect: Any, end: str) -> None:
             act()
         assert caught.value.status == status
     assert (encoder.cursor, encoder.chars, encoder.ending.status) == (at, 1, status)
-
-
-FIN = Payload(b"fin", "end")
 
 
 @pytest.mark.parametrize(

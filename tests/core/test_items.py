@@ -24,7 +24,7 @@ def test_a_block_is_a_type_and_fields() -> None:
 
 
 def test_a_block_s_fields_cannot_hold_its_type() -> None:
-    with pytest.raises(ValueError, match="^a block's type is its first argument; its fields hold no 'type'$"):
+    with pytest.raises(ValueError, match=r"^a block's type is its first argument; its fields hold no 'type'$"):
         Block("image", {"type": "video"})
 
 
@@ -70,11 +70,8 @@ def test_half_a_character_waits_for_its_other_half() -> None:
         (["\ud83d", "\ud83d", "\ude42"], "\ufffd🙂"),
         (["\ud83d", "a"], "\ufffda"),
         (["\ude42"], "\ufffd"),
-        (["\ud83d"], "\ufffd"),
         (["\ud83d", ""], "\ufffd"),
         (["\ud83d", "", "\ude42"], "🙂"),
-        (["\ud800"], "\ufffd"),
-        (["\udbff"], "\ufffd"),
         (["\udbff", "\udfff"], "\U0010ffff"),
         (["\ud800", "\udc00"], "\U00010000"),
         (["\udc00", "\ud800"], "\ufffd\ufffd"),
@@ -87,17 +84,17 @@ def test_halves_over_several_pieces(pieces: list[str], text: str) -> None:
     assert "".join([intake.text(piece) for piece in pieces]) + intake.end() == text
 
 
-@pytest.mark.parametrize("half", ["\ud800", "\udbff"])
-def test_every_high_half_is_held(half: str) -> None:
+@pytest.mark.parametrize("code", [0xD800, 0xDBFF])
+def test_every_high_half_is_held(code: int) -> None:
     intake = TextIntake()
-    assert intake.text(half) == ""
+    assert intake.text(chr(code)) == ""
     assert intake.torn
 
 
-@pytest.mark.parametrize("char", ["\udc00", "\ud7ff", "\ue000", "\udfff"])
-def test_nothing_else_is_held(char: str) -> None:
+@pytest.mark.parametrize("code", [0xDC00, 0xD7FF, 0xE000, 0xDFFF])
+def test_nothing_else_is_held(code: int) -> None:
     intake = TextIntake()
-    assert intake.text(char) == whole(char)
+    assert intake.text(chr(code)) == whole(chr(code))
     assert not intake.torn
 
 
@@ -162,7 +159,7 @@ def test_bytes_cut_anywhere_are_the_same_text(pieces: list[bytes]) -> None:
 
 def test_usage_after_the_reason_merges() -> None:
     ending = Ending()
-    assert (ending.status, ending.reasons, ending.usage, ending.failure, ending.items) == ("complete", {}, None, None, 0)
+    assert attrs.astuple(ending) == ("complete", {}, None, None, 0)
     ending.merge(Finish("stop"))
     assert (ending.reasons, ending.usage) == ({0: "stop"}, None)
     ending.merge(Finish(usage={"input": 3, "output": 4}))
@@ -201,7 +198,12 @@ def test_usage_may_be_any_mapping_and_is_a_copy() -> None:
 
 @pytest.mark.parametrize(
     ("reasons", "finish_reason"),
-    [({}, None), ({0: "stop"}, "stop"), ({3: "stop"}, "stop"), ({2: "length", 0: "stop"}, {"0": "stop", "2": "length"})],
+    [
+        ({}, None),
+        ({0: "stop"}, "stop"),
+        ({3: "stop"}, "stop"),
+        ({2: "length", 0: "stop"}, {"0": "stop", "2": "length"}),
+    ],
 )
 def test_the_finish_reason_of_one_choice_is_a_string_and_of_several_a_map(
     reasons: dict[int, str], finish_reason: object
