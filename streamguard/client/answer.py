@@ -37,7 +37,7 @@ from streamguard.core.errors import (
 )
 from streamguard.core.negotiate import Answer as Promise
 from streamguard.core.negotiate import parse_answer
-from streamguard.core.receipt import AnswerFrame, Receipt
+from streamguard.core.receipt import AnswerFrame, Receipt, Verdict
 from streamguard.core.verify import StreamVerifier
 from streamguard.core.wire import MAX_FRAME, Wire, wire_for_content_type
 
@@ -65,6 +65,7 @@ MAX_REFUSAL: Final = 64 * 1024  # bytes kept of the body of an answer that is no
 MAX_REDIRECTS: Final = 20  # as in the Fetch standard, and in httpx
 
 _REDIRECTS: Final = (301, 302, 303, 307, 308)
+_TERMINAL: Final = (Verdict.COMPLETE, Verdict.FAILED)  # what a terminal can say
 
 Needs = Literal["bytes", "end", "nothing"]
 
@@ -209,7 +210,8 @@ class AnswerState:
             return "nothing" if enough else "bytes"
         if self._verifier.verdict is None:
             return "bytes"
-        return "end" if self._verifier.state == "ended" else "nothing"
+        at_terminal = self._verifier.state == "ended" and self._verifier.verdict in _TERMINAL
+        return "end" if at_terminal else "nothing"
 
     def take(self) -> AnswerFrame | None:
         """The next good frame, or None if what came so far completes no more."""

@@ -184,16 +184,17 @@ async def _open(client: httpx.AsyncClient, exchange: _Exchange) -> Answer:
     while True:
         with exchange.faults():
             response = await client.send(exchange.request, stream=True, auth=exchange.auth, follow_redirects=False)
+        if exchange.redirected(response):
+            await response.aclose()
+            continue
         answer = Answer(exchange.state, response)
         try:
-            if not exchange.redirected(response):
-                if not exchange.opened(response):
-                    await answer.read()  # some of it, and raises
-                return answer
+            if not exchange.opened(response):
+                await answer.read()  # some of it, and raises
         except BaseException:
             await answer.aclose()
             raise
-        await answer.aclose()
+        return answer
 
 
 class Answer(_AnswerBase):
@@ -312,16 +313,17 @@ def _open_sync(client: httpx.Client, exchange: _Exchange) -> SyncAnswer:
     while True:
         with exchange.faults():
             response = client.send(exchange.request, stream=True, auth=exchange.auth, follow_redirects=False)
+        if exchange.redirected(response):
+            response.close()
+            continue
         answer = SyncAnswer(exchange.state, response, exchange.timeouts)
         try:
-            if not exchange.redirected(response):
-                if not exchange.opened(response):
-                    answer.read()  # some of it, and raises
-                return answer
+            if not exchange.opened(response):
+                answer.read()  # some of it, and raises
         except BaseException:
             answer.close()
             raise
-        answer.close()
+        return answer
 
 
 class SyncAnswer(_AnswerBase):

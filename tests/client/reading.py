@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import ssl
 from collections.abc import Callable
 from typing import Any
 
 import anyio
 import attrs
+import httpx
 import pytest
 
 from streamguard.client import stream, stream_sync
@@ -14,6 +16,7 @@ from streamguard.core.receipt import AnswerFrame, Receipt
 
 __all__ = ["MODES", "Read", "each_mode", "read"]
 
+NO_TLS = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)  # the usual one reads every certificate there is, for each client
 MODES = ["sync", "asyncio", "trio"]
 each_mode = pytest.mark.parametrize("mode", MODES)
 
@@ -43,7 +46,8 @@ def read(
     """Read the answer to its end, and then once more: an answer that raised must raise again."""
     seen = Read()
     if mode == "sync":
-        _read_sync(seen, url, method, on_frame, options)
+        with httpx.Client(verify=NO_TLS) as client:
+            _read_sync(seen, url, method, on_frame, {"client": client, **options})
     else:
         anyio.run(_read, seen, url, method, on_frame, options, backend=mode)
     return seen
@@ -73,7 +77,7 @@ async def _read(
     seen: Read, url: str, method: str, on_frame: Callable[[AnswerFrame], object], options: dict[str, Any]
 ) -> None:
     try:
-        async with stream(method, url, **options) as answer:
+        async with httpx.AsyncClient(verify=NO_TLS) as client, stream(method, url, client=client, **options) as answer:
             try:
                 async for frame in answer.frames():
                     seen.frames.append(frame)
