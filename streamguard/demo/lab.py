@@ -17,11 +17,29 @@ from urllib.parse import urlsplit
 import attrs
 
 from streamguard.demo.load import Job, Verdict, run_jobs
+from streamguard.demo.readers import available
 from streamguard.demo.servers import Asked, serving
 from streamguard.demo.stats import wilson
 from streamguard.testing.proxy import HEAD, FaultProxy, Passage, Plan, RandomCut
 
-__all__ = ["CHUNKS", "DELAY", "CutRow", "LagRow", "Result", "Settings", "run"]
+__all__ = [
+    "CHUNKS",
+    "CUT_READERS",
+    "DELAY",
+    "FAULTS",
+    "NAMED",
+    "VARIANTS",
+    "CutReader",
+    "CutRow",
+    "LagRow",
+    "Result",
+    "Settings",
+    "cut_jobs",
+    "cut_row",
+    "lag_jobs",
+    "lag_rows",
+    "run",
+]
 
 CHUNKS: Final = (1, 2, 4, 8, 16, 32)
 VARIANTS: Final = ("unguarded", "unguarded+flush", "guarded")
@@ -169,6 +187,7 @@ def cut_jobs(settings: Settings, fault: str, reader: str) -> list[Job]:
 
 
 def lag_rows(settings: Settings, verdicts: Sequence[Verdict]) -> tuple[LagRow, ...]:
+    """The first table, from what became of each answer."""
     rows = []
     for chunk in settings.chunks:
         for variant in VARIANTS:
@@ -190,7 +209,10 @@ def lag_rows(settings: Settings, verdicts: Sequence[Verdict]) -> tuple[LagRow, .
 
 
 def cut_row(fault: str, reader: str, verdicts: Sequence[Verdict], passages: Sequence[Passage]) -> CutRow:
-    """Only answers of connections that the proxy did cut count: a few are shorter than their cut's place."""
+    """One line of the second table.
+
+    Its rate is of the connections that the proxy did cut: a few answers are shorter than their cut's place.
+    """
     cut = sum(passage.ended == "cut" for passage in passages)
     lost = [verdict for verdict in verdicts if not verdict.whole]
     noticed = sum(verdict.noticed for verdict in lost)
@@ -208,8 +230,9 @@ async def run(settings: Settings, *, start: Callable[[str, int], Callable[[], ob
         jobs = lag_jobs(settings)
         done = start("a sender that lags", len(jobs))
         verdicts = await run_jobs(jobs, addresses, seed=settings.seed, concurrency=CONCURRENCY, done=done)
-        done = start("a connection that is cut", len(FAULTS) * len(CUT_READERS) * settings.cuts)
-        cuts = [await _cut(settings, fault, reader, addresses, done) for fault in FAULTS for reader in CUT_READERS]
+        readers = [reader for reader in CUT_READERS if available(reader)]
+        done = start("a connection that is cut", len(FAULTS) * len(readers) * settings.cuts)
+        cuts = [await _cut(settings, fault, reader, addresses, done) for fault in FAULTS for reader in readers]
     return Result(settings, lag_rows(settings, verdicts), tuple(cuts))
 
 

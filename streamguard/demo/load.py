@@ -86,6 +86,9 @@ async def run_jobs(
 async def _ledgers(http: httpx.AsyncClient, addresses: Iterable[str]) -> dict[str, Entry]:
     made: dict[str, Entry] = {}
     for address in addresses:
-        answer = (await http.get(f"{address}/made")).raise_for_status()
+        try:
+            answer = (await http.get(f"{address}/made")).raise_for_status()
+        except httpx.HTTPError as exc:
+            raise LabError(f"the server at {address} does not say what it generated: {exc!r}") from exc
         made.update({key: Entry(**entry) for key, entry in answer.json().items()})
     return made

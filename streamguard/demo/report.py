@@ -18,7 +18,7 @@ from rich.table import Table
 
 from streamguard.demo.lab import CutRow, LagRow, Result
 
-__all__ = ["PICTURES", "as_json", "plot", "print_tables", "progress"]
+__all__ = ["PICTURES", "as_json", "cut_table", "lag_table", "plot", "print_tables", "progress"]
 
 PICTURES: Final = (".svg", ".png")  # what `plot` writes, by the file's suffix
 
@@ -64,6 +64,7 @@ def _colour(bad: int, variant: str) -> str:
 
 
 def lag_table(result: Result) -> Table:
+    """The first experiment."""
     title = (
         f"A sender that lags {result.settings.delay * 1000:g} ms behind, and a response that ends when generation does"
     )
@@ -89,6 +90,7 @@ def lag_table(result: Result) -> Table:
 
 
 def cut_table(result: Result) -> Table:
+    """The second experiment."""
     title = "A connection that is cut at a random byte of the body"
     table = Table(title=title, title_justify="left")
     for name in ("how it is cut", "reader", "cut", "lost text", "reader was told", "nobody noticed", "95 % interval"):

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from starlette.responses import Response
     from starlette.types import ASGIApp
 
-__all__ = ["Asked", "LabError", "guarded_app", "serving", "unguarded_app"]
+__all__ = ["Asked", "LabError", "guarded_app", "serve", "serving", "unguarded_app"]
 
 
 class LabError(RuntimeError):

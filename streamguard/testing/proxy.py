@@ -38,7 +38,7 @@ from streamguard.testing.sockets import (
     send_all,
 )
 
-__all__ = ["HEAD", "End", "FaultProxy", "Passage", "Plan", "RandomCut"]
+__all__ = ["HEAD", "End", "FaultProxy", "Gate", "Passage", "Plan", "RandomCut"]
 
 HEAD: Final = b"\r\n\r\n"  # the end of an HTTP/1 head: positions "after" it count bytes of the body
 
