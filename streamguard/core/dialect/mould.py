@@ -5,8 +5,8 @@ of them is most of the work of reading it. `Mould` remembers the two halves of s
 after its text, and reads the next one by comparing the halves and scanning the string between them.
 
 Nothing is guessed: when the halves are learned, another text is put between them and the whole is
-parsed once. If the result is the same chunk with that text in its place, the gap is where a JSON string
-stands, and any other string there is read in the same way.
+parsed once. If that text is then the chunk's, the gap is where the JSON string of its text stands, and
+any other string there is read in the same way.
 """
 
 from __future__ import annotations
@@ -57,12 +57,9 @@ class Mould:
             if found != text:
                 continue
             other = json.loads(before + json.dumps(text + "x")[1:] + data[end:])
-            holder = _holder(other, key)
-            if holder[key] != text:
-                holder[key] = text
-                if other == payload:
-                    self._before, self._after = before, data[end:]
-                    return
+            if _holder(other, key)[key] != text:
+                self._before, self._after = before, data[end:]
+                return
 
 
 def _holder(payload: Mapping[str, Any], key: str) -> Any:

@@ -100,10 +100,10 @@ class RawEncoder:
         return self._failure(ending)
 
     def _event(self, event: Event, ending: Ending) -> list[Payload]:
-        seen, _ = self._seen.observe(event.event, event.data)
+        payload = self._payload(event)
+        seen, _ = self._seen.observe(payload.name, event.data)
         if callable(self._end) and seen != "error":
             seen = "marker" if self._end(event) else "event"
-        payload = self._payload(event)
         payloads = []
         if self._held is not None and self._held[0] == "error" and seen == "marker":
             return []  # a marker after an error is a lie: the error stays the end
@@ -121,15 +121,23 @@ class RawEncoder:
     def _payload(self, event: Event) -> Payload:
         # `message` is how a reader names an event without a name, so it is chained as none.
         name = event.event if event.event not in (None, "", "message") else None
-        if name is not None and len(name.encode()) > _MAX_NAME:
-            raise UnsupportedItem(f"an event name of {len(name.encode())} bytes", "raw", f"{_MAX_NAME} fit")
+        data = whole_text(event.data).encode()
         extra = None
+        # Refused here, since an event that is held becomes the terminal, which nothing may refuse.
+        if name is not None:
+            size = len(name.encode())
+            if size > _MAX_NAME:
+                raise UnsupportedItem(f"an event name of {size} bytes", "raw", f"{_MAX_NAME} fit")
+            if not fits(name.encode()):
+                raise FieldRefused("event")
+        if not fits(data.replace(b"\n", b"")):
+            raise FieldRefused("data")
         # A source that is itself guarded: its cursors are another stream's, and are never relayed.
         if event.id is not None and not looks_like_cursor(event.id):
             extra = event.id.encode()
-            if not fits(extra):  # here, before the frame has a number: it could not be taken back
+            if not fits(extra):  # and here, before the frame has a number: it could not be taken back
                 raise FieldRefused("id")
-        return Payload(whole_text(event.data).encode(), name, extra)
+        return Payload(data, name, extra)
 
     def _note(self, ending: Ending) -> None:
         ending.reasons = dict(self._seen.reasons)

@@ -235,7 +235,7 @@ class SseReader(Blocks[Received]):
                     cursor = rest
                 else:
                     extra = rest
-        if self._own_ids is None and event == b"open" and looks_like_cursor(cursor or ""):
+        if self._own_ids is None and event == b"open" and _is_zero(cursor or ""):
             self._own_ids = True
         where = None if cursor is None else cursor.encode()
         if self._own_ids and event in _CONTROL:
@@ -256,6 +256,11 @@ class SseReader(Blocks[Received]):
         kind: Literal["beat", "bye"] = "beat" if event == b"ping" else "bye"
         where = str(fields.get("cursor")).encode("utf-8", "replace")  # JSON can spell a lone surrogate
         self._out.append(Received(kind, where, reason=str(fields.get("reason", ""))))
+
+
+def _is_zero(cursor: str) -> bool:
+    # In `raw` an event of that name is a frame, and no frame's cursor is at zero.
+    return cursor[22:27] == ".0.0." and looks_like_cursor(cursor)
 
 
 def _text(data: bytes) -> str:

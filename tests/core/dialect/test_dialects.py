@@ -1,0 +1,27 @@
+"""Which dialect, by name."""
+
+from __future__ import annotations
+
+import pytest
+
+from streamguard.core.dialect import Dialect, Native, OpenAI, Raw, Text, dialect_named
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "own_ids", "takes_text"),
+    [("native", Native, True, True), ("openai", OpenAI, False, True), ("raw", Raw, False, False), ("text", Text, False, True)],
+)
+def test_a_dialect_has_a_name(name: str, kind: type[Dialect], own_ids: bool, takes_text: bool) -> None:
+    dialect = dialect_named(name)
+    assert type(dialect) is kind
+    assert (dialect.name, dialect.own_ids, dialect.takes_text) == (name, own_ids, takes_text)
+
+
+def test_a_setting_is_returned_as_it_is() -> None:
+    dialect = OpenAI(model="m")
+    assert dialect_named(dialect) is dialect
+
+
+def test_an_unknown_name_is_refused_with_the_known_ones() -> None:
+    with pytest.raises(ValueError, match="unknown dialect 'xml'; known: native, openai, raw, text"):
+        dialect_named("xml")
