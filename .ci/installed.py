@@ -1,0 +1,34 @@
+"""Checks an installed streamguard, away from the checkout and without extras: modules, data files, metadata."""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+from importlib import metadata, resources
+
+import streamguard
+
+# The only libraries whose absence may keep a module from being imported.
+EXTRAS = {"fastapi", "httpx", "matplotlib", "pydantic", "rich", "starlette", "uvicorn"}
+
+imported, waiting = [], []
+for module in pkgutil.walk_packages(streamguard.__path__, "streamguard.", onerror=lambda name: None):
+    if module.name.endswith("__main__"):
+        continue
+    try:
+        importlib.import_module(module.name)
+    except ModuleNotFoundError as exc:
+        if (exc.name or "").partition(".")[0] not in EXTRAS:
+            raise
+        waiting.append(module.name)
+    else:
+        imported.append(module.name)
+
+BASE = ("streamguard.core", "streamguard.runtime", "streamguard.observe")
+needed = [name for name in waiting if name.startswith(BASE)]
+assert not needed, f"these must need no extra: {needed}"
+assert "streamguard.core.pipeline" in imported
+assert resources.files("streamguard").joinpath("py.typed").is_file(), "py.typed is missing"
+assert metadata.metadata("streamguard-io")["License-Expression"] == "Apache-2.0"
+assert "site-packages" in (streamguard.__file__ or ""), f"not the installed one: {streamguard.__file__}"
+print(f"imported without extras: {len(imported)} modules; waiting for an extra: {', '.join(waiting) or 'none'}")
