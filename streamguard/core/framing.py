@@ -147,25 +147,20 @@ class FramedEncoder:
         self.ending.status = status
         self.ending.failure = failure
         try:
-            payloads = self._last()
+            self._close()
         except Exception as exc:
-            payloads = self._last_resort(exc)
+            self._last_resort(exc)
         self.finished = True
         self._quote = partial(_refuse_text, self.ending)
-        self._made += [self._frame(payload, None) for payload in payloads[:-1]]
-        self._made.append(self._frame(payloads[-1], self.ending.status))
         return self._taken()
 
-    def _last(self) -> list[Payload]:
-        """What the dialect ends with, the terminal at the end; nothing has a number yet."""
-        payloads = self.dialect.closing(self.ending)
-        offset = self._offset + sum([len(payload.data) for payload in payloads])
-        payloads = [*payloads, self.dialect.terminal(self.ending, self._seq + len(payloads), offset)]
-        for payload in payloads:
-            _check(payload, max(self.max_block, MAX_BLOCK))  # a small limit on blocks is none on the ending
-        return payloads
+    def _close(self) -> None:
+        limit = max(self.max_block, MAX_BLOCK)  # a small limit on blocks is none on the ending
+        for payload in self.dialect.closing(self.ending):
+            self._make(payload, None, limit)
+        self._make(self.dialect.terminal(self.ending, self._seq, self._offset), self.ending.status, limit)
 
-    def _last_resort(self, exc: Exception) -> list[Payload]:
+    def _last_resort(self, exc: Exception) -> None:
         """The same for an ending that the dialect could not write, or the wire not take: a failure, without
         what may have been in the way; if that is refused too, a bare error, in the form most clients know."""
         ending = self.ending
@@ -174,16 +169,19 @@ class FramedEncoder:
             ending.failure = failure_from(exc)
         ending.usage = None
         try:
-            return self._last()
+            self._close()
         except Exception:
             error = {"code": ending.failure.code, "message": ending.failure.message, "type": ending.status}
-            return [Payload(dumps({"error": error}))]
+            self._made.append(self._frame(Payload(dumps({"error": error})), ending.status))
 
     def _frames(self, payloads: list[Payload]) -> list[Frame]:
         for payload in payloads:
-            _check(payload, self.max_block)  # before it is numbered; those before it leave later
-            self._made.append(self._frame(payload, None))
+            self._make(payload, None, self.max_block)
         return self._taken()
+
+    def _make(self, payload: Payload, status: str | None, limit: int) -> None:
+        _check(payload, limit)  # before it has a number; those before it leave even if it is refused
+        self._made.append(self._frame(payload, status))
 
     def _taken(self) -> list[Frame]:
         frames = self._made

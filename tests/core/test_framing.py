@@ -425,29 +425,34 @@ def test_nothing_follows_a_terminal(dialect: Any, end: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("closes", "ends", "code"),
+    ("closes", "ends", "code", "kept"),
     [
-        ((RuntimeError("secret"), []), (FIN,), "source_error"),
-        (([Payload(b"\0")], []), (FIN,), "field_refused"),
-        (([Payload(b"ok"), Payload(b"a", "\n")], []), (FIN,), "field_refused"),
-        (([],), (KeyError("secret"), FIN), "source_error"),
-        (([],), (NotSerialisable("nan"), FIN), "not_serialisable"),
-        (([],), (Payload(b"fin", "e\nnd"), FIN), "field_refused"),
-        (([],), (Payload(b"fi\rn", "end"), FIN), "field_refused"),
-        (([],), (Payload(b"fin", "end", b"\n"), FIN), "field_refused"),
-        (([],), (Payload(b"x" * (MAX_BLOCK + 1), "end"), FIN), "item_too_large"),
-        (([Payload(b"c")],), (RuntimeError(), FIN), "source_error"),
+        ((RuntimeError("secret"), []), (FIN,), "source_error", []),
+        (([Payload(b"\0")], []), (FIN,), "field_refused", []),
+        (([Payload(b"ok"), Payload(b"a", "\n")], [Payload(b"c")]), (FIN,), "field_refused", [b"ok", b"c"]),
+        (([],), (KeyError("secret"), FIN), "source_error", []),
+        (([],), (NotSerialisable("nan"), FIN), "not_serialisable", []),
+        (([],), (Payload(b"fin", "e\nnd"), FIN), "field_refused", []),
+        (([],), (Payload(b"fi\rn", "end"), FIN), "field_refused", []),
+        (([],), (Payload(b"fin", "end", b"\n"), FIN), "field_refused", []),
+        (([],), (Payload(b"x" * (MAX_BLOCK + 1), "end"), FIN), "item_too_large", []),
+        (([Payload(b"c")], []), (RuntimeError(), FIN), "source_error", [b"c"]),
     ],
 )
-def test_an_ending_that_cannot_be_written_is_told_as_a_failure(closes: Any, ends: Any, code: str) -> None:
-    """The dialect is asked once more, for a failure without what was in the way; `complete` is not written."""
+def test_an_ending_that_cannot_be_written_is_told_as_a_failure(
+    closes: Any, ends: Any, code: str, kept: list[bytes]
+) -> None:
+    """The dialect is asked once more, for a failure without what was in the way; `complete` is not written.
+
+    What it gave the first time, before what was refused, may be an event of the source: it leaves too.
+    """
     encoder = FramedEncoder(Odd(closes=Turns(*closes), ends=Turns(*ends)), sid=SID)
     encoder.ending.usage = {"output": 1}
     first = encoder.text("a")
     frames = encoder.finish()
     assert_chained([first, *frames])
     assert (frames[-1].data, frames[-1].name, frames[-1].status) == (b"fin", "end", "failed")
-    assert [frame.data for frame in frames[:-1]] == [payload.data for payload in closes[-1]]
+    assert [frame.data for frame in frames[:-1]] == kept
     ending = encoder.ending
     assert ending.failure is not None
     assert (ending.status, ending.failure.code, ending.usage) == ("failed", code, None)
@@ -463,11 +468,12 @@ def test_a_failure_that_its_dialect_cannot_write_stays_the_failure_that_it_was()
 
 @pytest.mark.parametrize("fault", [RuntimeError(), Payload(b"\0"), Payload(b"x", "\n")])
 def test_an_ending_that_no_form_of_its_dialect_fits_is_a_bare_error(fault: Any) -> None:
-    encoder = FramedEncoder(Odd(closes=[Payload(b"c")], ends=fault), sid=SID)
+    encoder = FramedEncoder(Odd(closes=Turns([Payload(b"c")], []), ends=fault), sid=SID)
     first = encoder.text("a")
     frames = encoder.fail(Failure("code", "why \ud800"), "stalled")
     assert_chained([first, *frames])
-    (end,) = frames
+    before, end = frames
+    assert before.data == b"c"
     assert (end.name, end.status, end.extra) == (None, "stalled", None)
     assert json.loads(end.data) == {"error": {"code": "code", "message": "why \ufffd", "type": "stalled"}}
 
