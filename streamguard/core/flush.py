@@ -42,6 +42,10 @@ MAX_HELD: Final = 1024 * 1024
 
 First = Literal["now", "policy"]
 
+# The usual answer of a policy that waits. Compared by identity, which costs a third of what checking its
+# type and value does; a zero that is another object goes the long way.
+_NONE: Final = 0
+
 # `on_setattr=NO_OP` below: else attrs validates at every assignment, and a policy's counting costs more
 # than the frame it saves.
 
@@ -88,13 +92,16 @@ class EveryTokens:
     n: int = attrs.field(validator=_positive)
     first: First = attrs.field(default="now", kw_only=True)
     _count: int = attrs.field(default=0, init=False)
-    _begun: bool = attrs.field(default=False, init=False)
+    _wanted: int = attrs.field(init=False)  # pieces after which text leaves: `n`, or one at first
+
+    def __attrs_post_init__(self) -> None:
+        self._wanted = 1 if self.first == "now" else self.n
 
     def push(self, piece: str, held: int, now: float) -> int:
-        self._count = count = 1 if held == len(piece) else self._count + 1
-        if count < self.n and (self._begun or self.first == "policy"):
+        self._count = count = self._count + 1 if held > len(piece) else 1
+        if count < self._wanted:
             return 0
-        self._begun = True
+        self._wanted = self.n
         self._count = 0
         return held
 
@@ -291,39 +298,49 @@ def any_of(*policies: FlushPolicy) -> FlushPolicy:
 class FlushStage:
     """Holds text under a policy: `push` in, `tick` for time, `drain` at the end."""
 
-    __slots__ = ("_held", "_parts", "_push", "policy", "taken")
+    __slots__ = ("_held", "_immediate", "_left", "_parts", "policy", "timed")
 
     def __init__(self, policy: FlushPolicy) -> None:
         # A copy, because a policy given to a decorator or to two streams must not be shared.
         self.policy = copy.deepcopy(policy)
-        self._push = self.policy.push
+        # Exactly these types: a subclass may do as it likes.
+        self.timed = type(policy) not in (Immediate, EveryTokens, EveryBytes)  # whether it may name a deadline
+        self._immediate = type(policy) is Immediate
         self._parts: list[str] = []
         self._held = 0
-        self.taken = 0  # characters in, for the conservation check
+        self._left = 0
 
     @property
     def held(self) -> int:
         """Characters held now."""
         return self._held
 
+    @property
+    def taken(self) -> int:
+        """Characters that came in, for the conservation check: counted as they came, not in what left."""
+        return self._left + self._held
+
     def push(self, piece: str, now: float) -> str:
         """Take one non-empty piece; return the text that may leave, possibly none.
 
         Raises PolicyError, or whatever the policy raises, with `piece` safely held.
         """
-        self.taken += len(piece)
+        if self._immediate and not self._held:
+            self._left += len(piece)
+            return piece
         held = self._held + len(piece)
         try:
-            leave = self._push(piece, held, now)
+            leave = self.policy.push(piece, held, now)
             if leave == held and not self._held:
-                return piece  # the usual way: nothing was held and everything leaves
+                self._left += held
+                return piece
         except BaseException:  # the comparison is inside too: an answer may be anything
-            self._hold(piece, held)
+            self.hold(piece)
             raise
         self._parts.append(piece)
         self._held = held
-        if type(leave) is int and leave == 0 and held < MAX_HELD:
-            return ""  # the usual way of a policy that waits
+        if leave is _NONE and held < MAX_HELD:
+            return ""
         return self._release(held if held >= MAX_HELD else leave)
 
     def tick(self, now: float) -> str:
@@ -336,6 +353,7 @@ class FlushStage:
         """All that is held. Called before everything that is not text, and at every ending."""
         text = "".join(self._parts)
         self._parts.clear()
+        self._left += self._held
         self._held = 0
         return text
 
@@ -343,9 +361,10 @@ class FlushStage:
         """When to call `tick`; None while nothing is held."""
         return self.policy.deadline() if self._held else None
 
-    def _hold(self, piece: str, held: int) -> None:
+    def hold(self, piece: str) -> None:
+        """Take `piece` without asking the policy."""
         self._parts.append(piece)
-        self._held = held
+        self._held += len(piece)
 
     def _release(self, leave: int) -> str:
         held = self._held
@@ -356,5 +375,6 @@ class FlushStage:
             return ""
         text = self.drain()
         if leave < held:
-            self._hold(text[leave:], held - leave)
+            self._left -= held - leave
+            self.hold(text[leave:])
         return text[:leave]

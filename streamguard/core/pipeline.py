@@ -75,8 +75,7 @@ class ItemStage:
         """All that is held, an incomplete character as U+FFFD."""
         rest = self.intake.end()
         if rest:
-            self.flush.taken += len(rest)
-            return self.flush.drain() + rest
+            self.flush.hold(rest)
         return self.flush.drain()
 
     def deadline(self) -> float | None:
@@ -169,12 +168,11 @@ class Pipeline:
         self.guard = guard
         self.stage = FrameStage(flush, encoder)
         self.deadline = self.stage.source.flush.deadline
+        self.timed = self.stage.source.flush.timed
         self._fast = encoder.takes_text  # whether text may go straight to the guard: nothing waits before it
         self._parts: list[bytes] = []  # what was admitted in a call that raised; leaves with the next one
         self._whole = encoder.max_text // 4  # so many characters fit a frame whatever they are
-        self._text = self.stage.source.text
-        self._frame = encoder.text
-        self._admit = guard.admit
+        self._source = self.stage.source
 
     def open(self, *, resume: str | None = None) -> bytes:
         """The first bytes of the connection, before the source is started."""
@@ -184,14 +182,19 @@ class Pipeline:
         """The bytes that leave as `item` comes, possibly none. Raises for an item that cannot be sent."""
         try:
             if type(item) is str and self._fast:
-                text = self._text(item, now)
+                source = self._source
+                if item.isascii() and item and not source.intake.torn:
+                    source.items += 1  # as `ItemStage.text` does, without the call
+                    text = source.flush.push(item, now)
+                else:
+                    text = source.text(item, now)
                 if not text:
                     return b""
                 if len(text) > self._whole:
                     return self._bytes(self.encoder.texts(text))
-                frame = self._frame(text)
+                fields = self.encoder.text_fields(text)
                 try:
-                    return self._admit(frame)
+                    return self.guard.admit_text(fields)
                 except BaseException:
                     self._rewind()
                     raise
@@ -248,7 +251,7 @@ class Pipeline:
     def _bytes(self, frames: list[Frame]) -> bytes:
         try:
             for frame in frames:
-                self._parts.append(self._admit(frame))
+                self._parts.append(self.guard.admit(frame))
         except BaseException:
             self._rewind()
             raise

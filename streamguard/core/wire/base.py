@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Final, Literal, Protocol
 
 from streamguard.core.cursor import Cursor
-from streamguard.core.frame import Frame
+from streamguard.core.frame import Frame, TextFields
 
 __all__ = ["MAX_FRAME", "Received", "ReceivedKind", "Wire", "WireEncoder", "WireReader"]
 
@@ -58,6 +58,9 @@ class WireEncoder(Protocol):
     def frame(self, frame: Frame) -> bytes:
         """One frame. Raises FieldRefused rather than write a field that would read as two."""
         ...
+
+    def text(self, fields: TextFields) -> bytes:
+        """The same for a frame of text, on the hot path."""
 
     def heartbeat(self, cursor: Cursor, *, blocked: bool = False) -> bytes:
         """A sign of life at a frame edge; `cursor` is the last frame's."""

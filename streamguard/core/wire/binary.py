@@ -22,7 +22,7 @@ import attrs
 
 from streamguard.core.cursor import Cursor
 from streamguard.core.errors import FieldRefused, FrameTooLarge, WireError
-from streamguard.core.frame import Frame
+from streamguard.core.frame import Frame, TextFields
 from streamguard.core.states import FINAL_STATUSES
 from streamguard.core.wire.base import MAX_FRAME, Received
 
@@ -62,6 +62,9 @@ class BinaryEncoder:
             return record
         extra = frame.extra or b""
         return record + _U32.pack(len(extra)) + extra
+
+    def text(self, fields: TextFields) -> bytes:
+        return self.frame(Frame(*fields))
 
     def heartbeat(self, cursor: Cursor, *, blocked: bool = False) -> bytes:
         return _record(1, cursor.seq, cursor.offset, "blocked" if blocked else "", 0, b"", cursor.crc)

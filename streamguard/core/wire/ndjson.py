@@ -17,7 +17,7 @@ import attrs
 
 from streamguard.core.cursor import Cursor
 from streamguard.core.errors import FieldRefused, FrameTooLarge, WireError
-from streamguard.core.frame import Frame
+from streamguard.core.frame import Frame, TextFields
 from streamguard.core.jsontext import dumps, quote
 from streamguard.core.wire.base import MAX_FRAME, Received
 
@@ -49,6 +49,9 @@ class NdjsonEncoder:
             key = b"end" if frame.status is not None else b"own"
             fields.append(b'"%b":%b' % (key, quote(frame.extra.decode())))
         return b"{%b}\n" % b",".join(fields)
+
+    def text(self, fields: TextFields) -> bytes:
+        return self.frame(Frame(*fields))
 
     def heartbeat(self, cursor: Cursor, *, blocked: bool = False) -> bytes:
         return b'{"hb":"%b"%b}\n' % (str(cursor).encode(), b',"blocked":true' if blocked else b"")

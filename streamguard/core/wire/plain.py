@@ -10,7 +10,7 @@ import codecs
 import attrs
 
 from streamguard.core.cursor import Cursor
-from streamguard.core.frame import Frame
+from streamguard.core.frame import Frame, TextFields
 from streamguard.core.wire.base import MAX_FRAME, Received
 
 __all__ = ["Plain", "PlainEncoder", "PlainReader"]
@@ -24,6 +24,9 @@ class PlainEncoder:
 
     def frame(self, frame: Frame) -> bytes:
         return frame.data
+
+    def text(self, fields: TextFields) -> bytes:
+        return self.frame(Frame(*fields))
 
     def heartbeat(self, cursor: Cursor, *, blocked: bool = False) -> bytes:
         return b""
