@@ -5,15 +5,15 @@ one waits for the reader to leave, one owns a single timer for the earliest of h
 and peek deadline. The rules between them:
 
 * The driver marks when it is *parked* in the source (`_parked`, the time since when). Only then may the
-  clock watcher write, and it publishes its write (`_writing`), for which the driver waits before its
-  own next one. So there is one write at a time and no lock.
+  clock watcher write, and it claims the connection for its write, so there is one write at a time.
 * The source's step is never timed out or cancelled to get the clock back: that would destroy an async
   generator, lose its text and look like a normal end. It is cancelled once, when the stream is over.
 * A watcher that wants the driver's attention sets one flag, `_attention`, which the hot loop reads once
   a token. Deadlines cost that loop two time stamps.
-* The terminal is written in `_finish`, never from a `finally`: by the driver, or by the clock watcher where
-  the driver is stuck in a source that does not stop. Where a send was interrupted, nobody knows what the
-  transport took, and no terminal is written: an aborted connection says as much.
+* The source is closed while the driver's cancel scope is still entered: a generator that waits at a `yield`
+  may hold scopes of its own, and those must be left before the ones around them.
+* Where a write was interrupted, nobody knows what the transport took, and no terminal is written: an
+  aborted connection says as much. `ending` has the rest.
 """
 
 from __future__ import annotations
@@ -23,11 +23,13 @@ from collections.abc import Awaitable, Callable
 from typing import Any, Final, Generic, TypeVar
 
 import anyio
-import attrs
 
-from streamguard.core.errors import Failure, LocalProtocolError, SourceFailed, StreamBroken, failure_from
+from streamguard.core.errors import Failure, failure_from
 from streamguard.core.items import Item
 from streamguard.observe.hooks import OnEnd, Outcome
+from streamguard.runtime.cancellation import OutsideCancellation
+from streamguard.runtime.connection import Connection, Lost
+from streamguard.runtime.ending import GONE, SHUTDOWN, SHUTDOWN_LIMIT, Ending, Why
 from streamguard.runtime.report import deliver, make_outcome
 from streamguard.runtime.sink import Sink, Stage
 from streamguard.runtime.source import TokenSource
@@ -39,20 +41,10 @@ __all__ = ["DirectDriver"]
 logger = logging.getLogger("streamguard")
 
 T = TypeVar("T", bytes, list[Any])
-_NEVER = float("inf")
-
-
-@attrs.frozen
-class _Why:
-    """Why a stream ends though its source did not return. `status` is its terminal's, or `gone`."""
-
-    status: str
-    failure: Failure = Failure("gone", "the reader left")
-    exception: Exception | None = None
-
-
-_GONE: Final = _Why("gone")
-_SHUTDOWN_LIMIT: Final = 1.0  # seconds for the last bytes of a stream whose task was cancelled
+_NEVER: Final = float("inf")
+# Seconds for which a source that is told to stop is told so at every `await`. One that catches it and goes
+# on would keep a processor busy for as long as it is told.
+_INSISTENCE: Final = 0.1
 
 
 class DirectDriver(Generic[T]):
@@ -77,31 +69,30 @@ class DirectDriver(Generic[T]):
         self.sink: Sink[T] = sink
         self.timing = timing
         self.outcome: Outcome | None = None
-        self.exception: Exception | None = None  # what the source raised
-        self._abort = abort
         self._on_end = on_end
         self._request_id = request_id
         self._clock = timing.clock
+        self._line: Connection[T] = Connection(sink, timing.clock)
+        self._end: Ending[T] = Ending(stage, self._line, timing, abort=abort)
         self._name = stage.cursor.sid[:8]  # for the log; the whole grants access to the stream
-        self._scope = anyio.CancelScope()
-        self._parked = 0.0  # since when the driver waits for the source; 0.0 while it does not
+        self._scope = anyio.CancelScope()  # cancelled to stop the source
+        self._calm = anyio.CancelScope()  # inside it: shielded once the source was told often enough
+        self._parked: float | None = None  # since when the driver waits for the source; None while it does not
         self._attention = True  # something to look at after the next item; the first one is always looked at
         self._late = False  # something to look at before the driver parks
-        self._why: _Why | None = None
-        self._stopped = _NEVER  # when the source was told to stop
-        self._unsent: T | None = None  # framed, and not handed to the sink yet
-        self._writing: anyio.Event | None = None
-        self._torn = False  # a send was interrupted: what the transport took is not known
-        self._opened = False
-        self._ended = False
-        self._gone = anyio.Event()
+        self._calm_due = self._abandon_due = _NEVER
         self._rearm = anyio.Event()
         self._armed = _NEVER
-        self._started = self._wrote = self._clock()
+        self._ticked = -_NEVER
+        self._started = self._clock()
         self._first_item: float | None = None
-        self._first_byte: float | None = None
-        self._left = False  # the reader went before it had the whole
         self._abandoned = False
+
+    @property
+    def exception(self) -> Exception | None:
+        """What the source raised, or a policy; None while the stream goes on."""
+        why = self._end.why
+        return why.exception if why is not None else None
 
     async def run(self) -> Outcome:
         """Drive the stream to its end.
@@ -109,45 +100,73 @@ class DirectDriver(Generic[T]):
         Never raises for what the source, a policy or the reader did, except in peek mode before the
         headers went out. Re-raises a cancellation from outside.
         """
+        self._outside = OutsideCancellation()
         try:
             async with anyio.create_task_group() as watchers:
                 watchers.start_soon(self._watch_reader)
                 watchers.start_soon(self._watch_clock)
-                await self._drive()
-                await self._finish()
+                fatal = await self._drive()
+                await self._line.settled()
+                await self._end.finish()
                 watchers.cancel_scope.cancel()
+            if fatal is not None:
+                raise fatal
         except anyio.get_cancelled_exc_class():
-            with anyio.CancelScope(shield=True), anyio.move_on_after(_SHUTDOWN_LIMIT):
-                self._why = self._why or _Why("shutdown", Failure("shutdown", "the server is going away", True))
-                await self._finish()
-            raise
+            await self._end.finish_soon()
+            if self._outside.requested(unknown=True):
+                raise
         finally:
             with anyio.CancelScope(shield=True):
-                await self._close_source()
                 await self._report()
-        if self.exception is not None and not self._opened:
+        if self.exception is not None and not self._line.opened:
             raise self.exception
         assert self.outcome is not None
         return self.outcome
 
     def cancel(self, failure: Failure | None = None) -> None:
         """End the stream as `cancelled`, from this event loop. Does nothing once it has ended."""
-        self._stop(_Why("cancelled", failure or Failure("cancelled", "the stream was cancelled")))
+        self._stop(Why("cancelled", failure or Failure("cancelled", "the stream was cancelled")))
 
     # ---- the driver ---------------------------------------------------------------------------
 
-    async def _drive(self) -> None:
-        with self._scope:
+    async def _drive(self) -> BaseException | None:
+        """Drive the source, say the last words, close it. Returns what is to be raised when all is done."""
+        fatal: BaseException | None = None
+        with self._scope, self._calm:
             try:
-                if not self.timing.peek:
-                    await self._open()
-                self._parked = self._clock()
-                await self._steps(await self.source.open())
-            except StreamBroken:
-                self._why = self._why or _GONE
-            except Exception as exc:
-                self._why = self._why or _Why("failed", failure_from(exc), exc)
-        self._parked = 0.0
+                await self._produce()
+                if not self._scope.cancel_called:
+                    await self._last_words()  # before the source's clean-up, which may take its time
+            except anyio.get_cancelled_exc_class() as exc:
+                if not self._scope.cancel_called:
+                    await self._interrupted(exc)
+                raise
+            except (KeyboardInterrupt, SystemExit) as exc:
+                fatal = exc  # raised in here, the task group would wrap it
+                await self._interrupted(exc)
+            finally:
+                await self._close_source()
+        return fatal
+
+    async def _produce(self) -> None:
+        """Everything until the source's end, or until there is a reason to end."""
+        end = self._end
+        try:
+            self._line.opening = self.stage.open()
+            if not self.timing.peek:
+                await self._line.open()
+            if self._before_parking():
+                return
+            self._parked = self._clock()
+            await self._steps(await self.source.open())
+        except Lost:
+            end.why = end.why or GONE
+        except Exception as exc:
+            end.why = end.why or Why("failed", failure_from(exc), exc)
+        finally:
+            self._parked = None
+        if not self._scope.cancel_called and self._outside.requested(unknown=False):
+            await self._outside.repeat()  # the source hid it; half an answer must not pass for a whole one
 
     async def _steps(self, step: Callable[[], Awaitable[Item]]) -> None:
         """The hot path: one turn of this loop is one token."""
@@ -155,6 +174,7 @@ class DirectDriver(Generic[T]):
         push = self.stage.push
         send = self.sink.send
         deadline = self.stage.deadline
+        line = self._line
         turns = LoopTurns()
         await turns.give()
         turned = clock()
@@ -166,7 +186,7 @@ class DirectDriver(Generic[T]):
                 item = await step()
             except StopAsyncIteration:
                 return
-            self._parked = 0.0
+            self._parked = None
             now = clock()
             out = push(item, now)
             if self._attention and await self._attend(out, now):
@@ -175,11 +195,12 @@ class DirectDriver(Generic[T]):
                 try:
                     await send(out)
                 except Exception as exc:
-                    raise StreamBroken("the transport refused a write") from exc
+                    line.torn = line.lost = True
+                    raise Lost from exc
                 except BaseException:
-                    self._torn = True
+                    line.torn = True
                     raise
-                self._wrote = now
+                line.wrote = now
             due = deadline()
             if due is not None and due < self._armed:
                 self._armed = due
@@ -192,13 +213,14 @@ class DirectDriver(Generic[T]):
         """What the watchers want looked at, with a frame in hand; true if the stream is over."""
         if self._first_item is None:
             self._first_item = now
-        self._unsent = out  # so that a cancellation in here does not lose it
-        await self._write_settled()
-        if not self._opened and self._why is None:
-            await self._open()
-        if self._why is not None:
+        end = self._end
+        end.unsent = out  # so that a cancellation in here does not lose it
+        await self._line.settled()
+        if not self._line.opened and end.why is None:
+            await self._line.open()
+        if end.why is not None:
             return True
-        self._unsent = None
+        end.unsent = None
         self._attention = False
         return False
 
@@ -206,96 +228,35 @@ class DirectDriver(Generic[T]):
         """The same between two items; true if the stream is over."""
         self._late = False
         self._rearm.set()
-        return self._why is not None
+        return self._end.why is not None
 
-    async def _open(self) -> None:
-        self._opened = True
-        try:
-            await self.sink.start()
-        except Exception as exc:
-            raise StreamBroken("the transport refused the headers") from exc
-        opening = self.stage.open()
-        if opening:
-            await self._send(opening)
-        self._first_byte = self._clock()
+    async def _last_words(self) -> None:
+        self._end.begin()
+        await self._line.settled()
+        await self._end.last_words()
 
-    async def _send(self, out: T) -> None:
-        try:
-            await self.sink.send(out)
-        except Exception as exc:
-            raise StreamBroken("the transport refused a write") from exc
-        except BaseException:
-            self._torn = True
-            raise
-        self._wrote = self._clock()
-
-    # ---- endings ------------------------------------------------------------------------------
-
-    async def _finish(self) -> None:
-        """The last bytes, and how the connection ends after them."""
-        if self._ended:
-            return
-        self._ended = True
-        await self._write_settled()
-        why = self._why
-        self._tell(why)
-        if not self._opened and why is not None and (why.exception is not None or why.status == "shutdown"):
-            return  # before the headers the server's own error answer is the better one
-        try:
-            await self._last_bytes(why)
-        except Exception as exc:
-            if not isinstance(exc, StreamBroken):
-                logger.exception("stream %s: its last bytes could not be made", self._name)
-            self._left = True
-            await self.sink.abort()
-
-    async def _last_bytes(self, why: _Why | None) -> None:
-        self._left = self._gone.is_set()
-        if why is _GONE or self._torn:
-            self._left = True
-            await self.sink.abort()
-            return
-        if not self._opened:
-            await self._open()
-        now = self._clock()
-        last = self.stage.finish(now) if why is None else self.stage.fail(why.failure, now, why.status)
-        if self._unsent is not None:
-            last = self._unsent + last
-        await self._send(last)
-        if self.stage.status == "complete":
-            await self.sink.end()
-            return
-        if not self._abandoned:
-            await self._close_source()
-        with anyio.move_on_after(self.timing.linger):
-            # SDKs that raise on the terminal hang up at once, and proxies then book a client close.
-            await self._gone.wait()
-        await (self.sink.abort() if self._abort else self.sink.end())
-
-    def _tell(self, why: _Why | None) -> None:
-        if why is None or why is _GONE:
-            return
-        self.exception = why.exception
-        unexpected = why.exception is not None and not isinstance(why.exception, (SourceFailed, LocalProtocolError))
-        logger.log(
-            logging.ERROR if unexpected else logging.WARNING,
-            "stream %s ends as %s after %d frames: %s: %s",
-            self._name,
-            why.status,
-            self.stage.cursor.seq,
-            why.failure.code,
-            why.failure.message,
-            exc_info=why.exception if unexpected else None,
-        )
+    async def _interrupted(self, exc: BaseException) -> None:
+        """The driver was interrupted, not by us: from outside, or by what the source awaited."""
+        end = self._end
+        if isinstance(exc, anyio.get_cancelled_exc_class()) and not self._outside.requested(unknown=True):
+            end.why = end.why or Why("failed", Failure("source_error", type(exc).__name__))
+        elif not end.begun:
+            end.why = end.why or SHUTDOWN
+        with anyio.CancelScope(shield=True), anyio.move_on_after(SHUTDOWN_LIMIT):
+            await self._last_words()
 
     async def _close_source(self) -> None:
         """Close the source in this task, within its limit, whatever it raises."""
-        with anyio.move_on_after(self.timing.close, shield=True) as limit:
+        self._parked = self._clock()  # a clean-up that does not stop either is the clock watcher's to abandon
+        self._calm_due = self._abandon_due = self._parked + self.timing.close + _INSISTENCE
+        self._rearm.set()
+        with anyio.move_on_after(self.timing.close, shield=True) as limit, anyio.CancelScope() as self._calm:
             try:
                 await self.source.aclose()
             except Exception as exc:
                 # `async generator ignored GeneratorExit`, or a fault in the source's own clean-up.
                 logger.warning("stream %s: closing its source raised %r", self._name, exc)
+        self._parked = None
         if limit.cancelled_caught:
             self._abandoned = True
             logger.warning("stream %s: its source did not close in time", self._name)
@@ -304,12 +265,14 @@ class DirectDriver(Generic[T]):
         """Give the Outcome to `on_end`, once."""
         if self.outcome is not None:
             return
+        why = self._end.why
         self.outcome = make_outcome(
             self.stage,
-            status=self._why.status if self._why is not None else "gone",
-            failure=self._why.failure if self._why is not None else None,
-            left=self._left,
-            times=(self._started, self._first_item, self._first_byte, self._clock()),
+            status="failed" if why is None else why.status,
+            failure=None if why is None else why.failure,
+            opened=self._line.opened,
+            left=self._line.lost or why is GONE,
+            times=(self._started, self._first_item, self._line.first_byte, self._clock()),
             request_id=self._request_id,
             abandoned=self._abandoned,
         )
@@ -319,86 +282,94 @@ class DirectDriver(Generic[T]):
     # ---- the watchers -------------------------------------------------------------------------
 
     async def _watch_reader(self) -> None:
-        await self.sink.gone()
-        self._gone.set()
-        self._stop(_GONE)
+        try:
+            await self.sink.gone()
+        except Exception as exc:
+            logger.warning("stream %s: its transport raised %r, and is taken for gone", self._name, exc)
+        self._line.leave()
+        self._stop(GONE)
+        if not self._end.begun:
+            self._scope.cancel()  # also in a write, and where another end was on its way
 
-    def _stop(self, why: _Why) -> None:
+    def _stop(self, why: Why) -> None:
         """End the stream: at once if the driver waits for the source, else after the write it is in."""
-        if self._why is not None or self._ended:
+        if self._end.why is not None or self._end.begun:
             return
-        self._why = why
+        self._end.why = why
         self._attention = self._late = True
-        self._stopped = self._clock()
+        now = self._clock()
+        self._calm_due = now + min(_INSISTENCE, self.timing.close)
+        self._abandon_due = now + self.timing.close
         self._rearm.set()
-        if self._parked or why is _GONE:
+        if self._parked is not None:
             self._scope.cancel()
 
     async def _watch_clock(self) -> None:
-        while not self._ended:
+        while self.outcome is None:
             self._rearm = anyio.Event()
-            self._armed = self._next_due()
+            self._armed = self._next_due(self._clock())
             with anyio.move_on_after(max(0.0, self._armed - self._clock())):
                 await self._rearm.wait()
             now = self._clock()
-            if now < self._armed or now < self._next_due():
+            if now < self._armed or now < self._next_due(now):
                 continue
-            if not self._parked:
+            if self._parked is None:
                 self._late = True  # the driver is at work; it wakes this watcher before it parks
                 self._armed = _NEVER
                 await self._rearm.wait()
-            elif self._why is not None:
-                await self._abandon()
+            elif self._end.why is not None or self._end.begun:
+                await self._insist(now)
             else:
                 await self._act(now)
 
-    def _next_due(self) -> float:
-        if self._why is not None:
-            return self._stopped + self.timing.close
+    def _next_due(self, now: float) -> float:
+        if self._end.why is not None or self._end.begun:
+            return self._abandon_due if self._calm.shield else self._calm_due
         due = _NEVER
-        if not self._opened:
+        if not self._line.opened:
             due = self._started + self.timing.peek
         elif self.timing.heartbeat is not None:
-            due = self._wrote + self.timing.heartbeat
-        if self.timing.stall is not None and self._parked:
-            due = min(due, self._parked + self.timing.stall)
-        flush = self.stage.deadline()
-        return due if flush is None else min(due, flush)
+            due = self._line.wrote + self.timing.heartbeat
+        if self.timing.stall is not None:
+            due = min(due, (now if self._parked is None else self._parked) + self.timing.stall)
+        try:
+            flush = self.stage.deadline()
+        except Exception as exc:  # a user's policy
+            self._stop(Why("failed", failure_from(exc), exc))
+            return now
+        # One that the last tick did not move was answered: waking for it again would be a busy loop.
+        return due if flush is None or flush <= self._ticked else min(due, flush)
 
     async def _act(self, now: float) -> None:
         """What is due now, with the driver parked."""
-        stall = self.timing.stall
-        if stall is not None and now - self._parked >= stall:
-            self._stop(_Why("stalled", Failure("stalled", f"the source was silent for {stall:g} s", True)))
+        stall, heartbeat = self.timing.stall, self.timing.heartbeat
+        if stall is not None and self._parked is not None and now - self._parked >= stall:
+            self._stop(Why("stalled", Failure("stalled", f"the source was silent for {stall:g} s", True)))
             return
-        self._writing = writing = anyio.Event()
         self._attention = True
-        try:
-            if not self._opened:
-                await self._open()
-                return
-            out = self.stage.tick(now) or (self.stage.heartbeat() if self._beat_due(now) else None)
-            if out:
-                await self._send(out)
-        except StreamBroken:
-            self._stop(_GONE)
-        except Exception as exc:
-            self._stop(_Why("failed", failure_from(exc), exc))
-        finally:
-            writing.set()
-            self._writing = None
+        with self._line.claim():
+            try:
+                if not self._line.opened:
+                    await self._line.open()
+                    return
+                self._ticked = now
+                out = self.stage.tick(now)
+                if not out and heartbeat is not None and now >= self._line.wrote + heartbeat:
+                    out = self.stage.heartbeat()
+                if out:
+                    await self._line.send(out)
+            except Lost:
+                self._stop(GONE)
+            except Exception as exc:
+                self._stop(Why("failed", failure_from(exc), exc))
 
-    def _beat_due(self, now: float) -> bool:
-        heartbeat = self.timing.heartbeat
-        return heartbeat is not None and now >= self._wrote + heartbeat
-
-    async def _abandon(self) -> None:
-        """The source was told to stop and does not: the reader is told, and waits for it no longer."""
+    async def _insist(self, now: float) -> None:
+        """The source was told to stop, or to close, and does not: the reader is told, and waits no longer."""
+        self._calm.shield = True
+        if now < self._abandon_due:
+            return
         self._abandoned = True
         logger.warning("stream %s: its source does not stop; it is abandoned", self._name)
-        await self._finish()
+        with self._line.claim():
+            await self._end.finish()
         await self._report()
-
-    async def _write_settled(self) -> None:
-        if self._writing is not None:
-            await self._writing.wait()

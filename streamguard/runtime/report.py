@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Awaitable
 from typing import Any, Final
 
 import anyio
@@ -21,11 +22,21 @@ HOOK_LIMIT: Final = 5.0  # seconds that a hook may take
 async def deliver(outcome: Outcome, on_end: OnEnd) -> None:
     """Call `on_end` once, shielded and within its limit; what it raises is logged."""
     name = outcome.cursor.sid[:8]  # never the whole: it grants access
+    try:
+        result = on_end(outcome)
+    except Exception:
+        logger.exception("stream %s: on_end raised", name)
+        return
+    if result is not None:
+        # A task of its own, because a shield alone does not keep out asyncio's own `Task.cancel`.
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(_finished, result, name)
+
+
+async def _finished(hook: Awaitable[None], name: str) -> None:
     with anyio.move_on_after(HOOK_LIMIT, shield=True) as limit:
         try:
-            result = on_end(outcome)
-            if result is not None:
-                await result
+            await hook
         except Exception:
             logger.exception("stream %s: on_end raised", name)
     if limit.cancelled_caught:
@@ -37,13 +48,15 @@ def make_outcome(
     *,
     status: str,
     failure: Failure | None,
+    opened: bool,
     left: bool,
     times: tuple[float, float | None, float | None, float],
     request_id: str | None,
     abandoned: bool,
 ) -> Outcome:
-    """The Outcome of a stream. `status` and `failure` count where no terminal was made; `times` are when it
-    started, its first item, its first bytes, and its end; `left` says that the reader went before."""
+    """The Outcome of a stream. `status` and `failure` count where no terminal was made; `opened` says that headers
+    went out, `left` that the reader went before it had the whole; `times` are when it started, its first item,
+    its first bytes, and its end."""
     ending = stage.ending
     status = stage.status or status
     return Outcome(
@@ -53,7 +66,7 @@ def make_outcome(
         items=stage.items,
         frames=stage.cursor.seq,
         bytes=stage.cursor.offset,
-        sent=stage.sent,
+        sent=stage.sent if opened else 0,
         usage=ending.usage,
         cursor=stage.cursor,
         delivered="unknown" if status == "complete" and not left else "no",

@@ -15,7 +15,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable
 from types import TracebackType
-from typing import Any
+from typing import Any, Final
 
 from streamguard.core.errors import StreamClosed
 from streamguard.core.items import Item
@@ -26,6 +26,9 @@ __all__ = ["Producer", "TokenSource"]
 Producer = AsyncIterable[Item] | Awaitable[Any] | Callable[[], Any]
 
 _ADVICE = "give an async generator, an async iterable, an awaitable of one, or a function that returns one"
+
+# A function of an awaitable of a function … is resolved so far: one that returns itself would never end.
+_MAX_STEPS: Final = 8
 
 
 class TokenSource:
@@ -38,7 +41,7 @@ class TokenSource:
     """
 
     def __init__(self, producer: Producer) -> None:
-        if not (hasattr(producer, "__aiter__") or inspect.isawaitable(producer) or callable(producer)):
+        if not (isinstance(producer, AsyncIterable) or inspect.isawaitable(producer) or callable(producer)):
             raise TypeError(f"{type(producer).__name__} is no source: {_ADVICE}")
         self._producer: Any = producer
         self._iterator: AsyncIterator[Item] | None = None
@@ -49,17 +52,21 @@ class TokenSource:
         if self._closed:
             raise StreamClosed("the source is closed")
         if self._iterator is None:
-            producer = self._producer
-            while not hasattr(producer, "__aiter__"):
-                if inspect.isawaitable(producer):
-                    producer = await producer
-                elif callable(producer):
-                    producer = producer()
-                else:
-                    raise TypeError(f"the source became {type(producer).__name__}: {_ADVICE}")
-                self._producer = producer
-            self._iterator = producer.__aiter__()
+            self._iterator = (await self._resolved()).__aiter__()
         return self._iterator.__anext__
+
+    async def _resolved(self) -> AsyncIterable[Item]:
+        for _ in range(_MAX_STEPS):
+            producer = self._producer
+            if isinstance(producer, AsyncIterable):
+                return producer
+            if inspect.isawaitable(producer):
+                self._producer = await producer
+            elif callable(producer):
+                self._producer = producer()
+            else:
+                break
+        raise TypeError(f"the source became {type(self._producer).__name__}: {_ADVICE}")
 
     def __aiter__(self) -> TokenSource:
         return self
@@ -79,7 +86,9 @@ class TokenSource:
             if self._iterator is not None:
                 await _close(self._iterator)
         finally:
-            if self._producer is not self._iterator:
+            # A function was never called and holds nothing; its `close` may be a class's, without a self.
+            held = isinstance(self._producer, AsyncIterable) or inspect.isawaitable(self._producer)
+            if held and self._producer is not self._iterator:
                 await _close(self._producer)
 
     async def __aenter__(self) -> TokenSource:

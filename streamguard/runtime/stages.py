@@ -20,12 +20,12 @@ import anyio
 import anyio.abc
 
 from streamguard.core.cursor import Cursor
-from streamguard.core.errors import Failure, StreamAborted, StreamBroken, StreamClosed
+from streamguard.core.errors import Failure, StreamAborted, StreamClosed
 from streamguard.core.flush import FlushPolicy
 from streamguard.core.frame import Frame
 from streamguard.core.framing import FramedEncoder
 from streamguard.core.guard import CompletionGuard
-from streamguard.core.items import Ending, Item
+from streamguard.core.items import Ending, Finish, Item
 from streamguard.core.pipeline import FrameStage, ItemStage, Pipeline
 from streamguard.observe.hooks import OnEnd, Outcome
 from streamguard.runtime.direct import DirectDriver
@@ -61,7 +61,6 @@ class _Items(_Lists):
     def __init__(self, policy: FlushPolicy) -> None:
         super().__init__()
         self._stage = ItemStage(policy)
-        self.push = self._stage.push
         self.tick = self._stage.tick
         self.deadline = self._stage.deadline
 
@@ -69,12 +68,18 @@ class _Items(_Lists):
     def items(self) -> int:
         return self._stage.items
 
+    def push(self, item: Item, now: float) -> list[Item]:
+        if isinstance(item, Finish):
+            self.ending.merge(item)
+        return self._stage.push(item, now)
+
     def finish(self, now: float) -> list[Item]:
         self.status = "complete"
         return self._rest()
 
     def fail(self, failure: Failure, now: float, status: str = "failed") -> list[Item]:
-        self.status = status
+        self.status = self.ending.status = status
+        self.ending.failure = failure
         return self._rest()
 
     def _rest(self) -> list[Item]:
@@ -108,36 +113,59 @@ class _Frames(_Lists):
 
 
 class _HandOver(Generic[T]):
-    """A sink that hands over to an iterator, one at a time: the driver waits until it was taken."""
+    """A sink that hands over to an iterator, one at a time: the driver waits until it was taken.
+
+    What is offered stays until it is taken, so that an `__anext__` that is cancelled loses nothing: a
+    memory stream may have given it away by then.
+    """
 
     def __init__(self) -> None:
-        self._send, self.receive = anyio.create_memory_object_stream[T](0)
-        self.left = anyio.Event()
+        self._offer: list[T] = []  # at most one
+        self._offered = anyio.Event()
+        self._taken = anyio.Event()
+        self._left = anyio.Event()
+        self._over = False
 
     async def start(self) -> None:
         pass
 
     async def send(self, data: T) -> None:
-        try:
-            await self._send.send(data)
-        except anyio.BrokenResourceError as exc:
-            raise StreamBroken("nobody iterates any more") from exc
+        self._taken = anyio.Event()
+        self._offer.append(data)
+        self._offered.set()
+        await self._taken.wait()
 
     async def end(self) -> None:
-        self._send.close()
+        self._over = True
+        self._offered.set()
 
-    async def abort(self) -> None:
-        self._send.close()
+    abort = end
 
     async def gone(self) -> None:
-        await self.left.wait()
+        await self._left.wait()
+
+    async def take(self) -> T:
+        """The next one. Raises EndOfStream after the last."""
+        while not self._offer:
+            if self._over or self._left.is_set():
+                raise anyio.EndOfStream
+            await self._offered.wait()
+        self._offered = anyio.Event()
+        self._taken.set()
+        return self._offer.pop()
+
+    def leave(self) -> None:
+        """Nobody takes any more."""
+        self._offer.clear()
+        self._left.set()
+        self._offered.set()
 
 
 class StageStream(Generic[T]):
     """A source through some of the stages, as an async iterator. `outcome` is set when it is over.
 
     Raises, after the last item: StreamAborted if the stages end in a guard and the terminal was not
-    `complete`; else, if they make no frames, what the source raised.
+    `complete`; else, if they make no frames, what the source raised, as in peek mode before anything was sent.
     """
 
     def __init__(
@@ -173,8 +201,7 @@ class StageStream(Generic[T]):
     ) -> None:
         assert self._sink is not None
         assert self._tasks is not None
-        self._sink.receive.close()
-        self._sink.left.set()
+        self._sink.leave()
         await self._tasks.__aexit__(None, None, None)
 
     def __aiter__(self) -> AsyncIterator[T]:
@@ -185,8 +212,8 @@ class StageStream(Generic[T]):
             raise StreamClosed("enter the stream with `async with` before iterating it")
         while not self._waiting:
             try:
-                data = await self._sink.receive.receive()
-            except (anyio.EndOfStream, anyio.ClosedResourceError):
+                data = await self._sink.take()
+            except anyio.EndOfStream:
                 raise self._over(self._driver) from self._driver.exception
             if isinstance(data, bytes):
                 return data  # type: ignore[return-value]  # a guard's stage makes bytes, so T is bytes
@@ -200,7 +227,7 @@ class StageStream(Generic[T]):
 
     def _over(self, driver: DirectDriver[Any]) -> Exception:
         status = self._stage.status or "gone"
-        if isinstance(self._stage, _Items) and driver.exception is not None:
+        if driver.exception is not None and (isinstance(self._stage, _Items) or self._stage.status is None):
             return driver.exception
         if status == "complete" or isinstance(self._stage, _Frames):
             return StopAsyncIteration()
@@ -208,8 +235,13 @@ class StageStream(Generic[T]):
 
     async def _run(self, driver: DirectDriver[Any], sink: _HandOver[Any]) -> None:
         try:
-            self.outcome = await driver.run()
+            await driver.run()
+        except Exception as exc:
+            if exc is not driver.exception:
+                raise
+            # In peek mode, before anything was sent: the iterator raises it.
         finally:
+            self.outcome = driver.outcome
             await sink.end()
 
 

@@ -4,11 +4,21 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import Final
+from typing import Any, Final
 
 import attrs
 
 __all__ = ["DEFAULT_TIMING", "Timing"]
+
+
+def _above_zero(instance: object, attribute: attrs.Attribute[Any], value: float | None) -> None:
+    if value is not None and not value > 0:
+        raise ValueError(f"{attribute.name} must be above zero, or None for never, not {value!r}")
+
+
+def _not_negative(instance: object, attribute: attrs.Attribute[Any], value: float) -> None:
+    if not value >= 0:
+        raise ValueError(f"{attribute.name} must be zero or more, not {value!r}")
 
 
 @attrs.frozen
@@ -19,14 +29,15 @@ class Timing:
     in common use. `stall`: how long the source may be silent before the stream ends as `stalled` (None:
     for ever). `peek`: how long headers may wait for the first item, so that an early failure can still
     become an HTTP status. `close`: how long the source may take to close before it is abandoned.
-    `linger`: how long a reader that was told of a failure is given to hang up by itself.
+    `linger`: how long a reader that was told of a failure is given to hang up by itself. `clock`: monotonic
+    seconds. Raises ValueError for a limit that is negative or no number, and for a heartbeat or stall of zero.
     """
 
-    heartbeat: float | None = 15.0
-    stall: float | None = 600.0
-    peek: float = 0.0
-    close: float = 5.0
-    linger: float = 0.25
+    heartbeat: float | None = attrs.field(default=15.0, validator=_above_zero)
+    stall: float | None = attrs.field(default=600.0, validator=_above_zero)
+    peek: float = attrs.field(default=0.0, validator=_not_negative)
+    close: float = attrs.field(default=5.0, validator=_not_negative)
+    linger: float = attrs.field(default=0.25, validator=_not_negative)
     clock: Callable[[], float] = time.monotonic
 
 

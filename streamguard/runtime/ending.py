@@ -1,0 +1,129 @@
+"""How a stream ends on its connection: its last words, said once, and the parting after them.
+
+The terminal is written in `last_words`, never from a `finally`: by the driver, or by its clock watcher where
+the driver is stuck in a source that does not stop. Both methods go on where a cancelled call of them stopped:
+a terminal that was not made is made, one whose write was interrupted is not written again, and a connection
+that was not ended is aborted.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import Any, Final, Generic, TypeVar
+
+import anyio
+import attrs
+
+from streamguard.core.errors import Failure, LocalProtocolError, SourceFailed
+from streamguard.runtime.connection import Connection, Lost
+from streamguard.runtime.sink import Stage
+from streamguard.runtime.timing import Timing
+
+__all__ = ["GONE", "SHUTDOWN", "SHUTDOWN_LIMIT", "Ending", "Why"]
+
+logger = logging.getLogger("streamguard")
+
+T = TypeVar("T", bytes, list[Any])
+
+
+@attrs.frozen
+class Why:
+    """Why a stream ends though its source did not return. `status` is its terminal's, or `gone`."""
+
+    status: str
+    failure: Failure
+    exception: Exception | None = None
+
+
+GONE: Final = Why("gone", Failure("gone", "the reader left"))
+SHUTDOWN: Final = Why("shutdown", Failure("shutdown", "the server is going away", True))
+SHUTDOWN_LIMIT: Final = 1.0  # seconds for the last bytes of a stream whose task was cancelled
+
+
+class Ending(Generic[T]):
+    """Ends one stream. `why` stays None where its source returns; `abort` says whether an end other than
+    `complete` also aborts the connection."""
+
+    def __init__(self, stage: Stage[T], line: Connection[T], timing: Timing, *, abort: bool) -> None:
+        self.why: Why | None = None
+        self.begun = False  # from here on nothing but the last words may be written
+        self.unsent: T | None = None  # framed, and not handed to the connection yet
+        self._stage: Stage[T] = stage
+        self._line: Connection[T] = line
+        self._timing = timing
+        self._abort = abort
+        self._name = stage.cursor.sid[:8]  # for the log; the whole grants access to the stream
+
+    def begin(self) -> None:
+        """The source is over, or told to be: from now on `why` is settled."""
+        if not self.begun:
+            self.begun = True
+            self._tell()
+
+    async def last_words(self) -> None:
+        """The terminal, if there is anybody to tell, and the clean end after `complete`."""
+        self.begin()
+        why, line = self.why, self._line
+        if why is GONE or line.torn or line.over:
+            return
+        if not line.opened and why is not None and (why.exception is not None or why is SHUTDOWN):
+            return  # before the headers the server's own error answer is the better one
+        try:
+            if self._stage.status is None:
+                await self._terminal(why)
+            if self._stage.status == "complete":
+                await line.end()
+        except Lost:
+            pass
+        except Exception:
+            logger.exception("stream %s: its last bytes could not be made", self._name)
+            line.torn = True
+
+    async def finish(self) -> None:
+        """The last words, and how the connection ends after them."""
+        await self.last_words()
+        line = self._line
+        if line.over or not line.opened:
+            return
+        if self._stage.status not in (None, "complete") and not line.torn:
+            with anyio.move_on_after(self._timing.linger):
+                # SDKs that raise on the terminal hang up at once, and proxies then book a client close.
+                await line.gone.wait()
+            if not self._abort:
+                await line.end()
+        await line.abort()
+
+    async def finish_soon(self) -> None:
+        """The same where the task was cancelled: within a limit, and aborted whatever comes."""
+        with anyio.CancelScope(shield=True):
+            try:
+                with anyio.move_on_after(SHUTDOWN_LIMIT):
+                    await self.finish()
+            finally:
+                await self._line.abort()
+
+    async def _terminal(self, why: Why | None) -> None:
+        line, stage = self._line, self._stage
+        if not line.opened:
+            await line.open()
+        now = self._timing.clock()
+        last = stage.finish(now) if why is None else stage.fail(why.failure, now, why.status)
+        if self.unsent:
+            last = self.unsent + last
+        await line.send(last)
+
+    def _tell(self) -> None:
+        why = self.why
+        if why is None or why is GONE:
+            return
+        unexpected = why.exception is not None and not isinstance(why.exception, (SourceFailed, LocalProtocolError))
+        logger.log(
+            logging.ERROR if unexpected else logging.WARNING,
+            "stream %s ends as %s after %d frames: %s: %s",
+            self._name,
+            why.status,
+            self._stage.cursor.seq,
+            why.failure.code,
+            why.failure.message,
+            exc_info=why.exception if unexpected else None,
+        )

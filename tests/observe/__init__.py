@@ -1,0 +1,1 @@
+"""What the library tells an application: hooks, and later their back ends."""

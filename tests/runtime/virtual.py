@@ -1,0 +1,111 @@
+"""Event loops in virtual time, and a way to do something at the n-th point at which a schedule could change.
+
+Both loops jump to the next timer when nothing else can run. A *point* on asyncio is before each callback
+of the loop, on trio before each batch of tasks; `at` is called there, outside any task, so it can do what a
+signal, another connection or a server could do at that very moment: cancel a task, set an event.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+from collections import deque
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import anyio
+import attrs
+import trio.abc
+import trio.testing
+from trio._core import _run as trio_run
+
+__all__ = ["BACKENDS", "Interruption", "VirtualLoop", "backend_options", "run"]
+
+BACKENDS = ("asyncio", "trio")
+START = 0.0  # where trio's clock starts too: a time of zero is a time like any other
+
+
+@attrs.define(eq=False)
+class Interruption:
+    """Calls `act` once, at the point number `at` (from 1) after `arm`. `points` counts them."""
+
+    at: int
+    act: Callable[[], None] | None = None
+    points: int = 0
+    done: bool = False
+
+    def arm(self, act: Callable[[], None]) -> None:
+        self.act = act
+
+    def point(self) -> None:
+        if self.act is None or self.done:
+            return
+        self.points += 1
+        if self.points == self.at:
+            self.done = True
+            self.act()
+
+
+class VirtualLoop(asyncio.SelectorEventLoop):
+    """An asyncio loop whose clock stands still while anything can run."""
+
+    def __init__(self, interruption: Interruption | None = None) -> None:
+        super().__init__()
+        self._now = START
+        self._interruption = interruption
+
+    def time(self) -> float:
+        return self._now
+
+    def _run_once(self) -> None:
+        ready: deque[Any] = self._ready  # type: ignore[has-type, attr-defined]
+        scheduled: list[Any] = self._scheduled  # type: ignore[attr-defined]
+        while scheduled and scheduled[0]._cancelled:
+            self._timer_cancelled_count -= 1  # type: ignore[attr-defined]
+            heapq.heappop(scheduled)._scheduled = False
+        if not ready:
+            if not scheduled:
+                if not self._stopping:  # type: ignore[attr-defined]
+                    raise RuntimeError("deadlock: no task can run and no timer is set")
+            else:
+                self._now = max(self._now, scheduled[0]._when)
+        rest: list[Any] = []
+        if self._interruption is not None:
+            self._interruption.point()
+            while len(ready) > 1:  # one callback a turn, so that there is a point between any two
+                rest.insert(0, ready.pop())
+        super()._run_once()  # type: ignore[misc]
+        if rest:
+            ready.extendleft(reversed(rest))
+
+
+@attrs.define(eq=False)
+class _Points(trio.abc.Instrument):
+    interruption: Interruption
+
+    def before_io_wait(self, timeout: float) -> None:
+        self.interruption.point()
+
+
+def backend_options(backend: str, interruption: Interruption | None = None) -> dict[str, Any]:
+    """What `anyio.run` takes for a virtual loop."""
+    if backend == "asyncio":
+        return {"loop_factory": lambda: VirtualLoop(interruption)}
+    return {
+        "clock": trio.testing.MockClock(autojump_threshold=0),
+        "instruments": [] if interruption is None else [_Points(interruption)],
+    }
+
+
+def run(
+    backend: str, test: Callable[[], Awaitable[Any]], *, interruption: Interruption | None = None, seed: int = 0
+) -> Any:
+    """Run `test` on a fresh virtual loop. `seed` decides trio's order of tasks."""
+    trio_run._ALLOW_DETERMINISTIC_SCHEDULING = True  # type: ignore[misc]
+    trio_run._r.seed(seed)
+
+    async def limited() -> Any:
+        with anyio.fail_after(100_000):  # virtual seconds: trio's way to say deadlock
+            return await test()
+
+    return anyio.run(limited, backend=backend, backend_options=backend_options(backend, interruption))
