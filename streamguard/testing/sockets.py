@@ -10,6 +10,7 @@ import errno
 import socket
 import struct
 import sys
+from collections.abc import Awaitable, Callable
 from typing import Final
 
 import anyio
@@ -21,6 +22,11 @@ if sys.platform == "linux":
 __all__ = ["accepted", "connected", "finish", "listening", "received", "reset", "reset_on_close", "send_all"]
 
 _PIECE: Final = 16 * 1024  # bytes read at once
+
+# anyio below 4.7 has them under the longer names.
+_Wait = Callable[[socket.socket], Awaitable[None]]
+_readable: Final[_Wait] = getattr(anyio, "wait_readable", None) or anyio.wait_socket_readable
+_writable: Final[_Wait] = getattr(anyio, "wait_writable", None) or anyio.wait_socket_writable
 
 
 async def listening(host: str) -> socket.socket:
@@ -39,7 +45,7 @@ async def listening(host: str) -> socket.socket:
 
 async def accepted(listener: socket.socket) -> socket.socket:
     while True:
-        await anyio.wait_readable(listener)
+        await _readable(listener)
         try:
             client, _ = listener.accept()
         except (BlockingIOError, ConnectionAbortedError):
@@ -58,7 +64,7 @@ async def connected(host: str, port: int) -> socket.socket:
         server.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         problem = server.connect_ex(address)
         if problem in (errno.EINPROGRESS, errno.EWOULDBLOCK):
-            await anyio.wait_writable(server)
+            await _writable(server)
             problem = server.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
         if problem:
             raise OSError(problem, "the target of the proxy refused the connection")
@@ -71,7 +77,7 @@ async def connected(host: str, port: int) -> socket.socket:
 async def received(sock: socket.socket) -> bytes:
     """At most 16 KiB; nothing at the end."""
     while True:
-        await anyio.wait_readable(sock)
+        await _readable(sock)
         try:
             return sock.recv(_PIECE)
         except BlockingIOError:
@@ -84,7 +90,7 @@ async def send_all(sock: socket.socket, data: bytes) -> None:
         try:
             rest = rest[sock.send(rest) :]
         except BlockingIOError:
-            await anyio.wait_writable(sock)
+            await _writable(sock)
 
 
 async def finish(sock: socket.socket) -> bool:

@@ -78,3 +78,9 @@ def test_a_server_that_cannot_be_asked_for_its_ledger_is_an_error_of_the_lab() -
         base = f"http://127.0.0.1:{unused.getsockname()[1]}"
         with pytest.raises(LabError, match="does not say what it generated"):
             run([job("unguarded", "httpx", 0)], {"unguarded": base})
+
+
+def test_an_answer_that_its_server_has_no_record_of_is_an_error_of_the_lab(addresses: dict[str, str]) -> None:
+    elsewhere = {"unguarded": addresses["guarded"]}
+    with pytest.raises(LabError, match="no record of httpx/0"):
+        run([job("unguarded", "httpx", 0)], elsewhere, through=addresses["unguarded"])

@@ -14,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from streamguard.testing.proxy import HEAD, FaultProxy, Gate, Passage, Plan, RandomCut
+from streamguard.testing.sockets import reset_on_close
 
 pytestmark = pytest.mark.anyio
 
@@ -172,6 +173,39 @@ async def test_requests_can_be_passed_on_as_http_1_0() -> None:
     assert lines == [b"POST /chat HTTP/1.0\r\nhost: x\r\n\r\n{}"]
 
 
+async def test_a_request_line_in_pieces_is_passed_on_as_http_1_0_too() -> None:
+    got = bytearray()
+
+    async def handle(stream: anyio.abc.SocketStream) -> None:
+        async with stream:
+            while not got.endswith(b"\r\n\r\n"):
+                got.extend(await stream.receive())
+
+    async with serving(handle, Plan(http10=True)) as proxy:
+        async with await anyio.connect_tcp(proxy.host, proxy.port) as stream:
+            for piece in (b"GET / HTT", b"P/1.1\r", b"\n", b"\r\n"):
+                await stream.send(piece)
+                await anyio.wait_all_tasks_blocked()
+            with pytest.raises(anyio.EndOfStream):
+                await stream.receive()
+    assert bytes(got) == b"GET / HTTP/1.0\r\n\r\n"
+
+
+async def test_an_answer_counts_though_its_server_is_gone_before_the_request_is_over() -> None:
+    async with serving(answer) as proxy:
+        async with await anyio.connect_tcp(proxy.host, proxy.port) as stream:
+            await stream.send(b"first")
+            got = b""
+            with pytest.raises(anyio.EndOfStream):
+                while True:
+                    got += await stream.receive()
+            assert got == HEADER + BODY
+            for _ in range(20):  # the first of these is reset by the server's system, the others cannot be sent
+                await stream.send(b"more")
+                await anyio.sleep(0.001)
+        assert (await settled(proxy)).ended == "whole"
+
+
 async def test_a_reset_by_the_server_reaches_the_reader_behind_its_bytes() -> None:
     async with (
         serving(answer, Plan(cut_at=5000, end="reset")) as server,
@@ -209,6 +243,25 @@ async def test_a_reader_that_leaves_ends_the_servers_connection() -> None:
         async with await anyio.connect_tcp(proxy.host, proxy.port) as stream:
             await stream.receive()
         await ended.wait()
+        assert (await settled(proxy)).ended == "left"
+
+
+async def test_a_readers_reset_reaches_the_server() -> None:
+    seen = anyio.Event()
+
+    async def handle(stream: anyio.abc.SocketStream) -> None:
+        async with stream:
+            await stream.receive()
+            with pytest.raises(anyio.BrokenResourceError):
+                await stream.receive()
+            seen.set()
+
+    async with serving(handle) as proxy:
+        with socket.create_connection((proxy.host, proxy.port)) as reader:
+            reader.sendall(b"x")
+            await until(lambda: proxy.up)
+            reset_on_close(reader)
+        await seen.wait()
         assert (await settled(proxy)).ended == "left"
 
 
