@@ -11,15 +11,15 @@ from __future__ import annotations
 
 import functools
 import logging
-from collections.abc import Iterable
-from typing import Any, Literal
+from collections.abc import Awaitable, Iterable
+from typing import Any, Final, Literal
 
 import attrs
 
 from streamguard.adapters.seal import Message, Receive, Scope, SealMiddleware, Send, mark_aborted, require_seal
 from streamguard.core.cursor import Cursor
 from streamguard.core.dialect import Dialect, Native, dialect_named
-from streamguard.core.errors import Failure
+from streamguard.core.errors import Failure, StreamBroken
 from streamguard.core.exchange import Refusal, RequestFacts, Terms, answer_headers, http10_refusal, refusal, terms
 from streamguard.core.flush import FlushPolicy, Immediate
 from streamguard.core.framing import FramedEncoder
@@ -31,9 +31,23 @@ from streamguard.runtime.direct import DirectDriver
 from streamguard.runtime.source import Producer, TokenSource
 from streamguard.runtime.timing import Timing
 
-__all__ = ["AnswerOptions", "GuardedAnswer", "SealMiddleware"]
+__all__ = [
+    "AnswerOptions",
+    "AsgiSink",
+    "GuardedAnswer",
+    "SealMiddleware",
+    "encode_headers",
+    "request_facts",
+    "send_refusal",
+]
 
 logger = logging.getLogger("streamguard")
+
+MAX_BUFFERED: Final = 64 * 1024 * 1024  # bytes of an answer that `http10="buffer"` collects; more is a 502
+
+
+def _one_of(*words: str) -> Any:
+    return attrs.validators.in_(words)
 
 
 @attrs.frozen
@@ -51,9 +65,13 @@ class AnswerOptions:
     dialect: Dialect = attrs.field(factory=Native, converter=dialect_named)
     wire: Wire | None = attrs.field(default=None, converter=attrs.converters.optional(wire_named))
     timing: Timing = attrs.field(factory=Timing)
-    abort: Literal["always", "unless-negotiated"] = "always"
-    http10: Literal["warn", "buffer", "refuse"] = "warn"
-    unsealed: Literal["refuse", "allow"] = "refuse"
+    abort: Literal["always", "unless-negotiated"] = attrs.field(
+        default="always", validator=_one_of("always", "unless-negotiated")
+    )
+    http10: Literal["warn", "buffer", "refuse"] = attrs.field(
+        default="warn", validator=_one_of("warn", "buffer", "refuse")
+    )
+    unsealed: Literal["refuse", "allow"] = attrs.field(default="refuse", validator=_one_of("refuse", "allow"))
     on_end: OnEnd | None = None
 
     def __attrs_post_init__(self) -> None:
@@ -84,8 +102,9 @@ class AsgiSink:
     async def start(self) -> None:
         await self._send(self._start)
 
-    async def send(self, data: bytes) -> None:
-        await self._send({"type": "http.response.body", "body": data, "more_body": True})
+    def send(self, data: bytes) -> Awaitable[None]:
+        send = self._send  # a call of the attribute itself would be taken for a method's, which is slower
+        return send({"type": "http.response.body", "body": data, "more_body": True})
 
     async def end(self) -> None:
         await self._send({"type": "http.response.body", "body": b"", "more_body": False})
@@ -122,11 +141,14 @@ class GuardedAnswer:
         self.source = TokenSource(source)
         self.outcome: Outcome | None = None
         self._driver: DirectDriver[bytes] | None = None
+        self._cancelled: list[Failure | None] = []  # cancels that came before there was a driver
 
     def cancel(self, failure: Failure | None = None) -> None:
         """End the stream as `cancelled`. From the event loop that serves it; harmless once it has ended."""
         if self._driver is not None:
             self._driver.cancel(failure)
+        else:
+            self._cancelled.append(failure)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         facts = request_facts(scope)
@@ -172,6 +194,8 @@ class GuardedAnswer:
             on_end=self.options.on_end,
             request_id=facts.headers.get("x-request-id"),
         )
+        for failure in self._cancelled:
+            self._driver.cancel(failure)
         self.outcome = await self._driver.run()
 
     def _headers(self, zero: Cursor | None, wire: Wire) -> list[tuple[bytes, bytes]]:
@@ -179,17 +203,23 @@ class GuardedAnswer:
             zero, content_type=wire.content_type, dialect=self.options.dialect.name, wire=wire.name
         )
         theirs = [(name.lower(), value) for name, value in self.headers if name.lower() not in _SERVERS_OWN]
-        replaced = {name for name, _ in theirs} - {"vary", "streamguard"}
+        replaced = {name for name, _ in theirs} - {"vary"}
         return encode_headers([(name, value) for name, value in own if name not in replaced] + theirs)
 
     async def _buffered(self, scope: Scope, receive: Receive, send: Send, facts: RequestFacts) -> None:
         """The whole answer at once, with its length: the one framing of HTTP/1.0 that shows a cut."""
         held: list[Message] = []
+        size = 0
 
         async def hold(message: Message) -> None:
+            nonlocal size
+            size += len(message.get("body", b""))
+            if size > MAX_BUFFERED:
+                logger.warning("an answer over HTTP/1.0 is above the %d bytes that are buffered: it fails", MAX_BUFFERED)
+                raise StreamBroken("the answer is too large to buffer")
             held.append(message)
 
-        await self._stream(scope, receive, hold, facts)
+        await self._stream({}, receive, hold, facts)  # no scope: the seal must let the 502 through
         body = b"".join([message["body"] for message in held if message["type"] == "http.response.body"])
         if self.outcome is None or self.outcome.status != "complete":
             await send_refusal(Refusal(502, [("content-length", "0")]), scope, send)
@@ -200,12 +230,16 @@ class GuardedAnswer:
 
 
 # Framing is the server's business; `Connection: close` makes Node's fetch take a cut body for a whole one.
-_SERVERS_OWN = ("connection", "transfer-encoding", "content-length")
+# A `Streamguard` header that came along with an upstream's answer would name another stream than this one.
+_SERVERS_OWN: Final = ("connection", "transfer-encoding", "content-length", "streamguard")
 
 
 def request_facts(scope: Scope) -> RequestFacts:
     """The facts of an ASGI request."""
-    headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
+    headers: dict[str, str] = {}
+    for name, value in scope["headers"]:
+        key, text = name.decode("latin-1"), value.decode("latin-1")
+        headers[key] = f"{headers[key]}, {text}" if key in headers else text  # one field in several lines
     query = scope.get("query_string", b"").decode("latin-1")
     return RequestFacts(scope["method"], headers, query, scope.get("http_version", "1.1"))
 

@@ -25,7 +25,7 @@ from streamguard.core.errors import Failure
 from streamguard.observe.hooks import Outcome
 from streamguard.runtime.source import Producer
 
-__all__ = ["GuardedResponse", "SealMiddleware", "guarded"]
+__all__ = ["GuardedResponse", "SealMiddleware", "guarded", "wrap_endpoint"]
 
 Endpoint = Callable[[Request], Awaitable[Response]]
 
@@ -75,7 +75,7 @@ class GuardedResponse(Response):
             await self.background()
 
 
-def answer_from(result: Any, options: AnswerOptions) -> Response:
+def _answer_from(result: Any, options: AnswerOptions) -> Response:
     """What an endpoint returned, as a response: a Response of its own passes, a source is guarded."""
     return result if isinstance(result, Response) else GuardedResponse(result, options=options)
 
@@ -94,7 +94,7 @@ def wrap_endpoint(endpoint: Callable[..., Any], options: AnswerOptions) -> Calla
     elif inspect.iscoroutinefunction(endpoint):
 
         async def guarded_endpoint(*args: Any, **kwargs: Any) -> Response:
-            return answer_from(await endpoint(*args, **kwargs), options)
+            return _answer_from(await endpoint(*args, **kwargs), options)
 
     else:
         raise TypeError(f"@guarded needs an `async def`, and {getattr(endpoint, '__name__', endpoint)!r} is none")
