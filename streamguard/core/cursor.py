@@ -74,7 +74,7 @@ def looks_like_cursor(text: str) -> bool:
 
 def new_sid() -> str:
     """128 random bits in base64url, 22 characters: frames of two streams can never mix."""
-    return base64.urlsafe_b64encode(secrets.token_bytes(16)).rstrip(b"=").decode()
+    return base64.urlsafe_b64encode(secrets.token_bytes(16))[:22].decode()  # without its padding
 
 
 def chain_start(sid: str) -> int:

@@ -234,10 +234,11 @@ class HoldBack:
         self._matched = [0] * len(self.stop)
 
     def push(self, piece: str, held: int, now: float) -> int:
-        for index, (word, borders) in enumerate(zip(self.stop, self._tables, strict=True)):
+        for index, word in enumerate(self.stop):
             matched = self._matched[index]
             if not matched and word[0] not in piece:
                 continue  # the usual way: nothing here begins this stop string
+            borders = self._tables[index]
             for char in piece:
                 while matched and word[matched] != char:
                     matched = borders[matched - 1]

@@ -53,7 +53,7 @@ class CompletionGuard:
         if frame.seq != self._seq + 1 or frame.offset != self._offset + len(frame.data):
             raise LocalProtocolError(f"frame {frame.seq} at offset {frame.offset} does not follow {self.cursor}")
         if self.state != "open":
-            self._after("frame" if frame.status is None else "terminal")  # raises
+            raise self._refusal("frame" if frame.status is None else "terminal")
         data = self._encoder.frame(frame)
         if frame.status is not None:
             self.state = self._after("terminal")
@@ -93,10 +93,13 @@ class CompletionGuard:
 
     def _after(self, event: Input) -> State:
         """The state that `event` leads to, taken only once its bytes exist."""
-        if self.status is not None:
-            raise StreamFinished(self.status)
         state = step(self.state, event)
         # A reader may miss an opening that was stripped on the way; a writer always begins with one.
         if state is None or (self.state == "unopened" and event != "opening"):
-            raise LocalProtocolError(f"{event!r} cannot follow in state {self.state!r}")
+            raise self._refusal(event)
         return state
+
+    def _refusal(self, event: Input) -> LocalProtocolError:
+        if self.status is not None:
+            return StreamFinished(self.status)
+        return LocalProtocolError(f"{event!r} cannot follow in state {self.state!r}")

@@ -105,6 +105,8 @@ TABLE = [
     ),
     ("pattern", AtBoundary(r"</?\w+>"), ["a<b", ">c</", "b>", "d"], ["", "a<b>", "c</b>", ""]),
     ("compiled", AtBoundary(re.compile("[;]")), ["a;b", ";"], ["a;", "b;"]),
+    ("boundary-in-what-left", AtBoundary("b(?=c)"), ["ab", DRAIN, "c", "d", DRAIN], ["", "ab", "", "", "cd"]),
+    ("boundary-before-what-is-held", AtBoundary("b(?=xyc)"), ["ab", "x", DRAIN, "yc"], ["", "", "abx", ""]),
     ("empty-matches-are-none", AtBoundary("b*"), ["a", "b", "ac"], ["", "ab", ""]),
     ("last-of-several", AtBoundary("b+"), ["abab", "a"], ["abab", ""]),
     ("window", AtBoundary("<.*>", window=3), ["<ab", "c", ">", "<a", "b>"], ["", "", "", "", "<abc><ab>"]),
@@ -313,26 +315,31 @@ def test_hold_back_holds_under_any_other_policy(
         assert len(text) - gone >= max(_to_hold(text, stop) for stop in stops)
 
 
+PATTERNS = {
+    "word": r"\s+",
+    "sentence": r"[.!?…]+[\"'”’)\]]*\s+|[。！？]+[”’」』）]*|\n+",
+    "a+b": "a+b",
+    r"\s+|b": r"\s+|b",
+}
 _prose = st.text(st.sampled_from("ab. !。\n\"'"), max_size=30)
 
 
 @given(
     token_cuts(_prose),
-    st.sampled_from(["word", "sentence", "a+b", r"\s+|b"]),
+    st.sampled_from(sorted(PATTERNS)),
     st.one_of(st.integers(1, 8), st.just(64)),
 )
 def test_at_boundary_lets_leave_what_a_search_of_the_whole_text_finds(
     pieces: list[str], pattern: str, window: int
 ) -> None:
     """The same by positions in the whole text: the last boundary among the last `window` characters."""
-    policy = AtBoundary(pattern, window=window)
-    stage = FlushStage(policy)
+    stage = FlushStage(AtBoundary(pattern, window=window))
     text = ""
     gone = boundary = 0
     for piece in filter(None, pieces):
         start = max(boundary, len(text) - window)
         text += piece
-        for match in policy.pattern.finditer(text[start:]):
+        for match in re.finditer(PATTERNS[pattern], text[start:]):
             boundary = start + match.end()
         out = stage.push(piece, 0.0)
         gone += len(out)

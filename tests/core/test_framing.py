@@ -574,7 +574,7 @@ def test_after_the_terminal_itself_was_refused_another_may_be_made() -> None:
     encoder = FramedEncoder(Odd(), sid=SID)
     encoder.finish()
     encoder.rewind(ZERO)
-    assert not encoder.finished
+    assert encoder.finished is False
     frames = [encoder.text("a"), *encoder.fail(FAILURE)]
     assert_chained(frames)
     with pytest.raises(StreamFinished):

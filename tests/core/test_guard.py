@@ -68,6 +68,7 @@ def test_a_whole_stream_passes_and_is_counted() -> None:
     wire = Notes()
     guard = CompletionGuard(wire)
     assert (guard.state, guard.status, guard.bytes) == ("unopened", None, 0)
+    assert guard.cursor == Cursor("", 0, 0, 0, None)
     assert guard.wire is wire
     assert guard.open(ZERO, own_ids=True, resume="/streams") == b"2;"
     assert (guard.state, guard.cursor, guard.bytes) == ("open", ZERO, 2)

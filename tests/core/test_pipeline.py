@@ -798,6 +798,16 @@ def test_what_time_releases_may_be_refused_too() -> None:
     assert lines(out) == ["b", ("end", "failed")]
 
 
+def test_what_time_released_before_a_refused_frame_leaves_before_the_next_text() -> None:
+    pipeline = pipeline_of(Within(1.0, first="policy"), wire=Picky(), max_text=16)
+    out = pipeline.open() + pipeline.push("abcdbad!efghijklm", 0.0)
+    with pytest.raises(FieldRefused):
+        pipeline.tick(1.0)
+    assert pipeline.cursor.seq == 1
+    out += pipeline.push("b", 2.0) + pipeline.push("c", 3.0) + pipeline.finish(3.0)
+    assert lines(out) == ["abcd", "bc", ("end", "failed")]
+
+
 def test_a_terminal_that_its_carrier_refuses_is_replaced_by_a_failure() -> None:
     pipeline = pipeline_of(NEVER, wire=Picky(statuses=("complete",)))
     out = pipeline.open() + pipeline.push("abc", 0.0) + pipeline.finish(0.0)
