@@ -20,7 +20,16 @@ from streamguard.adapters.seal import Message, Receive, Scope, SealMiddleware, S
 from streamguard.core.cursor import Cursor
 from streamguard.core.dialect import Dialect, Native, dialect_named
 from streamguard.core.errors import Failure, StreamBroken
-from streamguard.core.exchange import Refusal, RequestFacts, Terms, answer_headers, http10_refusal, refusal, terms
+from streamguard.core.exchange import (
+    NO_STORE,
+    Refusal,
+    RequestFacts,
+    Terms,
+    answer_headers,
+    http10_refusal,
+    refusal,
+    terms,
+)
 from streamguard.core.flush import FlushPolicy, Immediate
 from streamguard.core.framing import FramedEncoder
 from streamguard.core.guard import CompletionGuard
@@ -215,14 +224,14 @@ class GuardedAnswer:
             nonlocal size
             size += len(message.get("body", b""))
             if size > MAX_BUFFERED:
-                logger.warning("an answer over HTTP/1.0 is above the %d bytes that are buffered: it fails", MAX_BUFFERED)
+                logger.warning("an answer over HTTP/1.0 is above the %d bytes that are held: it fails", MAX_BUFFERED)
                 raise StreamBroken("the answer is too large to buffer")
             held.append(message)
 
         await self._stream({}, receive, hold, facts)  # no scope: the seal must let the 502 through
         body = b"".join([message["body"] for message in held if message["type"] == "http.response.body"])
         if self.outcome is None or self.outcome.status != "complete":
-            await send_refusal(Refusal(502, [("content-length", "0")]), scope, send)
+            await send_refusal(Refusal(502, [NO_STORE, ("content-length", "0")]), scope, send)
             return
         headers = [*held[0]["headers"], (b"content-length", str(len(body)).encode())]
         await send({**held[0], "headers": headers})

@@ -148,10 +148,16 @@ class _Uvicorn(uvicorn.Server):
     def __init__(self, config: uvicorn.Config) -> None:
         super().__init__(config)
         self.running: concurrent.futures.Future[asyncio.AbstractEventLoop] = concurrent.futures.Future()
+        self.stopping = Gate()
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
         self.running.set_result(asyncio.get_running_loop())
+
+    async def main_loop(self) -> None:
+        # uvicorn's own looks ten times a second whether it is to stop, which each test would wait for.
+        await self.on_tick(0)
+        await self.stopping
 
 
 @contextmanager
@@ -163,12 +169,13 @@ def serving(app: Any, *, http: str = "h11", loop: str = "asyncio", **config: Any
     listening.listen(1024)
     options = {"lifespan": "off", "log_config": None, "access_log": False, "timeout_graceful_shutdown": 1, **config}
     server = _Uvicorn(uvicorn.Config(app, http=http, loop=loop, **options))  # type: ignore[arg-type]
-    thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]}, name="uvicorn")
+    thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]}, name="uvicorn", daemon=True)
     thread.start()
     try:
         yield Server(listening.getsockname()[1], server.running.result(DEADLINE))
     finally:
         server.should_exit = True
+        server.stopping.open()
         thread.join(DEADLINE)
         listening.close()
         assert not thread.is_alive(), "uvicorn did not stop"
