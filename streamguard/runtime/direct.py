@@ -75,8 +75,10 @@ class DirectDriver(Generic[T]):
         self._line: Connection[T] = Connection(sink, timing.clock)
         self._end: Ending[T] = Ending(stage, self._line, timing, abort=abort)
         self._name = stage.cursor.sid[:8]  # for the log; the whole grants access to the stream
+        # All three around the source, whose own scopes may be open when it is closed, so none may come later:
         self._scope = anyio.CancelScope()  # cancelled to stop the source
-        self._calm = anyio.CancelScope()  # inside it: shielded once the source was told often enough
+        self._closing = anyio.CancelScope()  # shields its clean-up, with a deadline
+        self._calm = anyio.CancelScope()  # shielded once it was told often enough
         self._parked: float | None = None  # since when the driver waits for the source; None while it does not
         self._attention = True  # something to look at after the next item; the first one is always looked at
         self._late = False  # something to look at before the driver parks
@@ -101,6 +103,7 @@ class DirectDriver(Generic[T]):
         headers went out. Re-raises a cancellation from outside.
         """
         self._outside = OutsideCancellation()
+        fatal: BaseException | None = None
         try:
             async with anyio.create_task_group() as watchers:
                 watchers.start_soon(self._watch_reader)
@@ -109,8 +112,7 @@ class DirectDriver(Generic[T]):
                 await self._line.settled()
                 await self._end.finish()
                 watchers.cancel_scope.cancel()
-            if fatal is not None:
-                raise fatal
+            await self._end.finish_soon()  # where the group took a cancellation of the source's own for its own
         except anyio.get_cancelled_exc_class():
             await self._end.finish_soon()
             if self._outside.requested(unknown=True):
@@ -118,6 +120,10 @@ class DirectDriver(Generic[T]):
         finally:
             with anyio.CancelScope(shield=True):
                 await self._report()
+        if fatal is not None:
+            raise fatal
+        if self._outside.requested(unknown=False):
+            await self._outside.repeat()  # one that came together with ours
         if self.exception is not None and not self._line.opened:
             raise self.exception
         assert self.outcome is not None
@@ -132,7 +138,7 @@ class DirectDriver(Generic[T]):
     async def _drive(self) -> BaseException | None:
         """Drive the source, say the last words, close it. Returns what is to be raised when all is done."""
         fatal: BaseException | None = None
-        with self._scope, self._calm:
+        with self._scope, self._closing, self._calm:
             try:
                 await self._produce()
                 if not self._scope.cancel_called:
@@ -141,7 +147,7 @@ class DirectDriver(Generic[T]):
                 if not self._scope.cancel_called:
                     await self._interrupted(exc)
                 raise
-            except (KeyboardInterrupt, SystemExit) as exc:
+            except BaseException as exc:  # KeyboardInterrupt, SystemExit, a group of them
                 fatal = exc  # raised in here, the task group would wrap it
                 await self._interrupted(exc)
             finally:
@@ -174,14 +180,16 @@ class DirectDriver(Generic[T]):
         push = self.stage.push
         send = self.sink.send
         deadline = self.stage.deadline
+        timed = self.stage.timed
         line = self._line
         turns = LoopTurns()
         await turns.give()
-        turned = clock()
+        now = clock()
+        slice_end = now + SLICE
         while True:
             if self._late and self._before_parking():
                 return
-            self._parked = clock()
+            self._parked = now
             try:
                 item = await step()
             except StopAsyncIteration:
@@ -189,8 +197,10 @@ class DirectDriver(Generic[T]):
             self._parked = None
             now = clock()
             out = push(item, now)
-            if self._attention and await self._attend(out, now):
-                return
+            if self._attention:
+                if await self._attend(out, now):
+                    return
+                now = clock()
             if out:
                 try:
                     await send(out)
@@ -201,13 +211,16 @@ class DirectDriver(Generic[T]):
                     line.torn = True
                     raise
                 line.wrote = now
-            due = deadline()
-            if due is not None and due < self._armed:
-                self._armed = due
-                self._rearm.set()
-            if now - turned > SLICE:
-                turned = now
+                now = clock()  # the write may have waited, and that is not the source's silence
+            if timed:
+                due = deadline()
+                if due is not None and due < self._armed:
+                    self._armed = due
+                    self._rearm.set()
+            if now > slice_end:
                 await turns.give()
+                now = clock()
+                slice_end = now + SLICE
 
     async def _attend(self, out: T, now: float) -> bool:
         """What the watchers want looked at, with a frame in hand; true if the stream is over."""
@@ -247,19 +260,24 @@ class DirectDriver(Generic[T]):
 
     async def _close_source(self) -> None:
         """Close the source in this task, within its limit, whatever it raises."""
+        limit = self.timing.close
         self._parked = self._clock()  # a clean-up that does not stop either is the clock watcher's to abandon
-        self._calm_due = self._abandon_due = self._parked + self.timing.close + _INSISTENCE
+        self._calm_due = self._abandon_due = self._parked + limit + _INSISTENCE
         self._rearm.set()
-        with anyio.move_on_after(self.timing.close, shield=True) as limit, anyio.CancelScope() as self._calm:
-            try:
-                await self.source.aclose()
-            except Exception as exc:
-                # `async generator ignored GeneratorExit`, or a fault in the source's own clean-up.
-                logger.warning("stream %s: closing its source raised %r", self._name, exc)
-        self._parked = None
-        if limit.cancelled_caught:
+        self._closing.shield = True
+        self._closing.deadline = anyio.current_time() + limit
+        self._calm.shield = False
+        try:
+            await self.source.aclose()
+        except Exception as exc:
+            # `async generator ignored GeneratorExit`, or a fault in the source's own clean-up.
+            logger.warning("stream %s: closing its source raised %r", self._name, exc)
+        except anyio.get_cancelled_exc_class():
+            if not self._closing.cancel_called:
+                raise
             self._abandoned = True
             logger.warning("stream %s: its source did not close in time", self._name)
+        self._parked = None
 
     async def _report(self) -> None:
         """Give the Outcome to `on_end`, once."""

@@ -8,6 +8,7 @@ exception.
 
 from __future__ import annotations
 
+from collections.abc import Awaitable
 from typing import Protocol, TypeVar
 
 from streamguard.core.cursor import Cursor
@@ -21,7 +22,10 @@ In = TypeVar("In", contravariant=True)
 
 
 class Stage(Protocol[Out]):
-    """What the driver drives: a Pipeline, or a part of one. An empty answer is nothing to send."""
+    """What the driver drives: a Pipeline, or a part of one. An empty answer is nothing to send.
+
+    `timed` says whether `deadline` can ever be other than None; if not, the driver does not ask.
+    """
 
     def open(self) -> Out: ...
     def push(self, item: Item, now: float) -> Out: ...
@@ -31,6 +35,8 @@ class Stage(Protocol[Out]):
     def heartbeat(self) -> Out: ...
     def deadline(self) -> float | None: ...
 
+    @property
+    def timed(self) -> bool: ...
     @property
     def ending(self) -> Ending: ...
     @property
@@ -49,7 +55,7 @@ class Sink(Protocol[In]):
     async def start(self) -> None:
         """Send what goes before the body (status and headers)."""
 
-    async def send(self, data: In) -> None:
+    def send(self, data: In) -> Awaitable[None]:
         """Send a part of the body; returns when the transport takes more. May raise if it is gone."""
 
     async def end(self) -> None:

@@ -106,4 +106,15 @@ async def _close(producer: Any) -> None:
     if callable(close):
         result = close()
         if inspect.isawaitable(result):
-            await result
+            try:
+                await result
+            except BaseException as exc:
+                if isinstance(exc, GeneratorExit) or not _is_exit(exc):
+                    raise
+                # A generator with a task group around its `yield` leaves in a group, and is closed all the same.
+
+
+def _is_exit(exc: BaseException) -> bool:
+    """Whether it is GeneratorExit, or a group of nothing else."""
+    inner: tuple[BaseException, ...] | None = getattr(exc, "exceptions", None)
+    return isinstance(exc, GeneratorExit) if inner is None else all(map(_is_exit, inner))

@@ -47,6 +47,7 @@ class _Lists:
 
     cursor = Cursor("", 0, 0, 0)
     sent = 0
+    timed = True
 
     def open(self) -> list[Any]:
         return []

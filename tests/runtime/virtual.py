@@ -27,9 +27,10 @@ START = 0.0  # where trio's clock starts too: a time of zero is a time like any 
 
 @attrs.define(eq=False)
 class Interruption:
-    """Calls `act` once, at the point number `at` (from 1) after `arm`. `points` counts them."""
+    """Calls `act` at the point number `at` (from 1) after `arm`, and once more `again` points later."""
 
     at: int
+    again: int | None = None
     act: Callable[[], None] | None = None
     points: int = 0
     done: bool = False
@@ -38,10 +39,10 @@ class Interruption:
         self.act = act
 
     def point(self) -> None:
-        if self.act is None or self.done:
+        if self.act is None:
             return
         self.points += 1
-        if self.points == self.at:
+        if self.points == self.at or (self.again is not None and self.points == self.at + self.again):
             self.done = True
             self.act()
 
@@ -49,10 +50,11 @@ class Interruption:
 class VirtualLoop(asyncio.SelectorEventLoop):
     """An asyncio loop whose clock stands still while anything can run."""
 
-    def __init__(self, interruption: Interruption | None = None) -> None:
+    def __init__(self, interruption: Interruption | None = None, tick: float = 0.0) -> None:
         super().__init__()
         self._now = START
         self._interruption = interruption
+        self._tick = tick
 
     def time(self) -> float:
         return self._now
@@ -69,6 +71,8 @@ class VirtualLoop(asyncio.SelectorEventLoop):
                     raise RuntimeError("deadlock: no task can run and no timer is set")
             else:
                 self._now = max(self._now, scheduled[0]._when)
+        else:
+            self._now += self._tick
         rest: list[Any] = []
         if self._interruption is not None:
             self._interruption.point()
@@ -81,24 +85,32 @@ class VirtualLoop(asyncio.SelectorEventLoop):
 
 @attrs.define(eq=False)
 class _Points(trio.abc.Instrument):
-    interruption: Interruption
+    interruption: Interruption | None
+    clock: trio.testing.MockClock
+    tick: float
 
     def before_io_wait(self, timeout: float) -> None:
-        self.interruption.point()
+        if self.tick and timeout == 0:
+            self.clock.jump(self.tick)
+        if self.interruption is not None:
+            self.interruption.point()
 
 
-def backend_options(backend: str, interruption: Interruption | None = None) -> dict[str, Any]:
-    """What `anyio.run` takes for a virtual loop."""
+def backend_options(backend: str, interruption: Interruption | None = None, tick: float = 0.0) -> dict[str, Any]:
+    """What `anyio.run` takes for a virtual loop. `tick` is how long one turn of a busy loop takes."""
     if backend == "asyncio":
-        return {"loop_factory": lambda: VirtualLoop(interruption)}
-    return {
-        "clock": trio.testing.MockClock(autojump_threshold=0),
-        "instruments": [] if interruption is None else [_Points(interruption)],
-    }
+        return {"loop_factory": lambda: VirtualLoop(interruption, tick)}
+    clock = trio.testing.MockClock(autojump_threshold=0)
+    return {"clock": clock, "instruments": [_Points(interruption, clock, tick)]}
 
 
 def run(
-    backend: str, test: Callable[[], Awaitable[Any]], *, interruption: Interruption | None = None, seed: int = 0
+    backend: str,
+    test: Callable[[], Awaitable[Any]],
+    *,
+    interruption: Interruption | None = None,
+    tick: float = 0.0,
+    seed: int = 0,
 ) -> Any:
     """Run `test` on a fresh virtual loop. `seed` decides trio's order of tasks."""
     trio_run._ALLOW_DETERMINISTIC_SCHEDULING = True  # type: ignore[misc]
@@ -108,4 +120,4 @@ def run(
         with anyio.fail_after(100_000):  # virtual seconds: trio's way to say deadlock
             return await test()
 
-    return anyio.run(limited, backend=backend, backend_options=backend_options(backend, interruption))
+    return anyio.run(limited, backend=backend, backend_options=backend_options(backend, interruption, tick))
