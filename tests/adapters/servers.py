@@ -11,9 +11,10 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
+import inspect
 import socket
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
@@ -128,9 +129,10 @@ class Server:
     def url(self) -> str:
         return f"http://127.0.0.1:{self.port}"
 
-    def call(self, function: Callable[..., T], *args: Any) -> T:
+    def call(self, function: Callable[..., T | Awaitable[T]], *args: Any) -> T:
         async def run() -> T:
-            return function(*args)
+            result = function(*args)
+            return await result if inspect.isawaitable(result) else result  # type: ignore[return-value]
 
         return asyncio.run_coroutine_threadsafe(run(), self.loop).result(DEADLINE)
 
@@ -167,7 +169,14 @@ def serving(app: Any, *, http: str = "h11", loop: str = "asyncio", **config: Any
     listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     listening.bind(("127.0.0.1", 0))
     listening.listen(1024)
-    options = {"lifespan": "off", "log_config": None, "access_log": False, "timeout_graceful_shutdown": 1, **config}
+    options = {
+        "interface": "asgi3",
+        "lifespan": "off",
+        "log_config": None,
+        "access_log": False,
+        "timeout_graceful_shutdown": 1,
+        **config,
+    }
     server = _Uvicorn(uvicorn.Config(app, http=http, loop=loop, **options))  # type: ignore[arg-type]
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]}, name="uvicorn", daemon=True)
     thread.start()
