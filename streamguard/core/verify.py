@@ -266,7 +266,7 @@ class StreamVerifier:
             self._dialect = Native()
             self._reader = self._dialect.reader()
             self._read = self._reader.read
-        if self.state == "unopened":  # the comment and native's `open` event are one opening
+        if self.state != "open":  # the comment and native's `open` event are one opening
             self._step("opening")
 
     def _terminal(self, cursor: Cursor, record: Received) -> None:

@@ -9,7 +9,12 @@ from streamguard.core.dialect import Dialect, Native, OpenAI, Raw, Text, dialect
 
 @pytest.mark.parametrize(
     ("name", "kind", "own_ids", "takes_text"),
-    [("native", Native, True, True), ("openai", OpenAI, False, True), ("raw", Raw, False, False), ("text", Text, False, True)],
+    [
+        ("native", Native, True, True),
+        ("openai", OpenAI, False, True),
+        ("raw", Raw, False, False),
+        ("text", Text, False, True),
+    ],
 )
 def test_a_dialect_has_a_name(name: str, kind: type[Dialect], own_ids: bool, takes_text: bool) -> None:
     dialect = dialect_named(name)

@@ -74,7 +74,7 @@ def test_an_unknown_name_is_not_handed_out() -> None:
     assert READER.read("later", "anything") is None
 
 
-@pytest.mark.parametrize("data", ["x", "1", '"a', '"a" ', '"a""b"', " \"a\"", "xa\"", '""x', "", "{}", '"\n"'])
+@pytest.mark.parametrize("data", ["x", "1", '"a', '"a" ', '"a""b"', ' "a"', 'xa"', '""x', "", "{}", '"\n"'])
 def test_text_that_is_no_json_string_is_refused(data: str) -> None:
     with pytest.raises(ValueError):  # noqa: PT011
         READER.read(None, data)

@@ -153,7 +153,9 @@ class TestChunks:
         assert json.loads(data[0]) == item
         assert (answer.verdict, answer.text) == (Verdict.COMPLETE, "a")
 
-    @pytest.mark.parametrize(("error", "message"), [({"message": "died"}, "died"), ("died", "died"), ({"a": 1}, "None")])
+    @pytest.mark.parametrize(
+        ("error", "message"), [({"message": "died"}, "died"), ("died", "died"), ({"a": 1}, "None")]
+    )
     def test_a_providers_error_fails_the_source(self, error: Any, message: str) -> None:
         for item in ({"error": error}, Event(json.dumps({"error": error}))):
             with pytest.raises(SourceFailed) as caught:

@@ -90,9 +90,7 @@ class TestChat:
 
     def test_an_aborted_generation_is_a_failure_whatever_follows(self) -> None:
         stream, _, _ = observed(chunk("a", "abort"), "[DONE]")
-        assert stream.judge() == Failure(
-            "generation_aborted", "the engine aborted the generation", retryable=True
-        )
+        assert stream.judge() == Failure("generation_aborted", "the engine aborted the generation", retryable=True)
 
     def test_a_marker_alone_is_an_empty_answer(self) -> None:
         stream, _, _ = observed("[DONE]")
@@ -183,7 +181,10 @@ class TestAnthropic:
         stream, kinds, text = observed(
             ("message_start", {"type": "message_start", "message": {}}),
             ("content_block_delta", {"type": "content_block_delta", "delta": {"type": "text_delta", "text": "He"}}),
-            ("content_block_delta", {"type": "content_block_delta", "delta": {"type": "input_json_delta", "text": "x"}}),
+            (
+                "content_block_delta",
+                {"type": "content_block_delta", "delta": {"type": "input_json_delta", "text": "x"}},
+            ),
             ("content_block_delta", {"type": "content_block_delta", "delta": {"type": "text_delta", "text": 7}}),
             ("content_block_stop", {"type": "content_block_stop"}),
             ("message_delta", {"type": "message_delta", "delta": {"stop_reason": "end_turn"}, "usage": {"n": 1}}),
@@ -285,7 +286,7 @@ class TestReader:
 
 def test_the_item_of_a_chunk_is_its_json_whichever_way_it_was_read() -> None:
     reader = ProviderReader()
-    for text in ("a", "b", "c\n\"", "", "d"):
+    for text in ("a", "b", 'c\n"', "", "d"):
         data = json.dumps(chunk(text))
         reading = reader.read(None, data)
         assert reading is not None

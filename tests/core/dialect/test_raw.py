@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from streamguard.core.dialect import Raw
-from streamguard.core.errors import FieldRefused, Failure, LocalProtocolError, UnsupportedItem
+from streamguard.core.errors import Failure, FieldRefused, LocalProtocolError, UnsupportedItem
 from streamguard.core.flush import Immediate
 from streamguard.core.framing import FramedEncoder
 from streamguard.core.guard import CompletionGuard
@@ -22,7 +22,12 @@ DIED = Failure("unproven_end", "the provider's stream ended without its end mark
 
 
 def through(
-    *items: Item, fail: Failure | None = None, status: str = "failed", negotiated: bool = False, wire: Any = None, **rule: Any
+    *items: Item,
+    fail: Failure | None = None,
+    status: str = "failed",
+    negotiated: bool = False,
+    wire: Any = None,
+    **rule: Any,
 ) -> tuple[list[tuple[str, str]], Answer]:
     """What any client is given, and what ours makes of it."""
     wire = wire or Sse()
@@ -75,7 +80,9 @@ class TestPayload:
         assert (answer.verdict, answer.frames[0].name) == (Verdict.COMPLETE, None)
 
     def test_the_cursors_of_a_guarded_source_are_not_relayed(self) -> None:
-        (event,) = SseDecoder().feed(b"".join(written([Event("x", id=f"{OTHER_SID}.1.7.0000abcd")], Raw(end="asgi"), Sse())))
+        (event,) = SseDecoder().feed(
+            b"".join(written([Event("x", id=f"{OTHER_SID}.1.7.0000abcd")], Raw(end="asgi"), Sse()))
+        )
         assert event.id is None
 
     def test_surrogates_in_data_become_whole(self) -> None:
@@ -249,7 +256,15 @@ class TestOtherRules:
         name, data = through(Event("a"), end="asgi", negotiated=True)[0][-1]
         assert (name, json.loads(data)) == (
             "end",
-            {"status": "complete", "finish_reason": None, "frames": 1, "bytes": 1, "items": 1, "usage": None, "error": None},
+            {
+                "status": "complete",
+                "finish_reason": None,
+                "frames": 1,
+                "bytes": 1,
+                "items": 1,
+                "usage": None,
+                "error": None,
+            },
         )
 
     def test_an_error_is_a_failure_and_the_last_thing_told(self) -> None:
@@ -271,7 +286,9 @@ class TestOtherRules:
 
     def test_by_a_function_its_event_is_the_terminal_whatever_its_name(self) -> None:
         for name in (None, "end", "message"):
-            events, answer = through(Event("a"), Event("[DONE]"), Event('{"n":1}', name), end=lambda e: e.data == '{"n":1}')
+            events, answer = through(
+                Event("a"), Event("[DONE]"), Event('{"n":1}', name), end=lambda e: e.data == '{"n":1}'
+            )
             assert [data for _, data in events] == ["a", "[DONE]", '{"n":1}']
             assert answer.verdict is Verdict.COMPLETE
 
@@ -306,5 +323,3 @@ def test_items_of_a_serialised_stream_are_its_events() -> None:
     assert encoder.ending.items == 0
     encoder.wire(chat_events()[20:])
     assert encoder.ending.items == 4
-
-

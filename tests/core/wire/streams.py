@@ -18,7 +18,7 @@ from streamguard.core.flush import FlushPolicy, Immediate
 from streamguard.core.framing import FramedEncoder
 from streamguard.core.guard import CompletionGuard
 from streamguard.core.items import Block, Finish, Item
-from streamguard.core.pipeline import Pipeline
+from streamguard.core.pipeline import FrameStage, Pipeline
 from streamguard.core.receipt import AnswerFrame, Receipt, Verdict
 from streamguard.core.verify import StreamVerifier
 from streamguard.core.wire import Binary, Ndjson, Sse, Wire
@@ -127,7 +127,9 @@ def chat_events(pieces: Sequence[str] = ("He", "llo"), *, reason: str | None = "
     """A chat.completions stream as a provider serialises it."""
     chunks = [f'{{"id":"c","choices":[{{"index":0,"delta":{{"content":"{text}"}}}}]}}' for text in pieces]
     if reason is not None:
-        chunks.append(f'{{"id":"c","choices":[{{"index":0,"delta":{{}},"finish_reason":"{reason}"}}],"usage":{{"n":2}}}}')
+        chunks.append(
+            f'{{"id":"c","choices":[{{"index":0,"delta":{{}},"finish_reason":"{reason}"}}],"usage":{{"n":2}}}}'
+        )
     if done:
         chunks.append("[DONE]")
     return "".join([f"data: {chunk}\n\n" for chunk in chunks]).encode()
@@ -150,6 +152,13 @@ class Form:
 
     def bytes(self, **options: Any) -> bytes:
         return b"".join(self.parts(**options))
+
+    def blocks(self) -> list[bytes]:
+        """The opening, then every frame by itself; the last one is the terminal."""
+        stage = FrameStage(Immediate(), FramedEncoder(self.dialect, sid=SID, negotiated=self.negotiated))
+        frames = [frame for item in self.items for frame in stage.push(item, 0.0)] + stage.finish(0.0)
+        encoder = self.wire.encoder(stage.encoder.zero, own_ids=self.dialect.own_ids)
+        return [encoder.opening(), *[encoder.frame(frame) for frame in frames]]
 
     def read(self, chunks: bytes | Iterable[bytes], **options: Any) -> Answer:
         return read(chunks, **{"wire": self.wire, "dialect": self.reader, **options})

@@ -34,7 +34,9 @@ def records(chunks: list[bytes]) -> list[tuple[Any, ...]]:
     return [facts(record) for chunk in chunks for record in reader.feed(chunk)] + [facts(r) for r in reader.end()]
 
 
-def record(kind: int = 0, name: bytes = b"", status: int = 0, data: bytes = b"x", crc: int = 0xABC, flip: int = 0) -> bytes:
+def record(
+    kind: int = 0, name: bytes = b"", status: int = 0, data: bytes = b"x", crc: int = 0xABC, flip: int = 0
+) -> bytes:
     """A record put together by the format's own description."""
     header = struct.pack(">BQQB", kind, 1, 7, len(name)) + name + struct.pack(">BI", status, len(data))
     return header + struct.pack(">I", crc32(header) ^ flip) + data + struct.pack(">I", crc)
@@ -55,7 +57,9 @@ class TestEncoder:
     @pytest.mark.parametrize(("status", "code"), list(zip(FINAL_STATUSES, range(1, 7), strict=True)))
     def test_a_terminal_has_its_statuss_number_and_its_summary_last(self, status: str, code: int) -> None:
         assert ENCODER.frame(Frame(1, 7, 0xABC, b"x", "end", status)) == record(0, b"end", code) + b"\0\0\0\0"
-        assert ENCODER.frame(Frame(1, 7, 0xABC, b"x", None, status, b"0a {}")) == record(status=code) + b"\0\0\0\x050a {}"
+        assert (
+            ENCODER.frame(Frame(1, 7, 0xABC, b"x", None, status, b"0a {}")) == record(status=code) + b"\0\0\0\x050a {}"
+        )
 
     def test_a_name_is_at_most_255_bytes(self) -> None:
         assert records([OPENING + ENCODER.frame(Frame(1, 7, 0xABC, b"x", "é" * 127 + "x"))])[1][2] == "é" * 127 + "x"

@@ -48,7 +48,9 @@ class TestEncoder:
         assert ENCODER.frame(Frame(1, 7, 0xABC, b"x", None, None, b"17")) == (
             f'{{"id":"{AT}","data":"x","own":"17"}}\n'.encode()
         )
-        assert ENCODER.frame(Frame(1, 7, 0xABC, b"", None, "complete")) == f'{{"id":"{AT}.complete","data":""}}\n'.encode()
+        assert (
+            ENCODER.frame(Frame(1, 7, 0xABC, b"", None, "complete")) == f'{{"id":"{AT}.complete","data":""}}\n'.encode()
+        )
 
     @pytest.mark.parametrize("bad", ["a\nb", "a\rb"])
     def test_a_name_of_two_lines_is_refused(self, bad: str) -> None:
@@ -91,7 +93,10 @@ class TestReader:
          b'{"other":"x"}', b'{"blocked":true}', b"\xff", b"[" * 100_000, b'{"data":"a\xff"}', b'{"data":"x"} 1'],
     )  # fmt: skip
     def test_a_line_that_is_no_record_is_an_error_after_the_good_ones(self, line: bytes) -> None:
-        for chunks in ([b'{"data":"a"}\n' + line + b'\n{"data":"b"}\n'], [b'{"data":"a"}\n', line, b"\n", b'{"data":"b"}\n']):
+        for chunks in (
+            [b'{"data":"a"}\n' + line + b'\n{"data":"b"}\n'],
+            [b'{"data":"a"}\n', line, b"\n", b'{"data":"b"}\n'],
+        ):
             reader = NdjsonReader()
             read = []
             with pytest.raises(WireError, match="no record of this carrier"):
@@ -112,7 +117,8 @@ class TestReader:
         assert records([b'{"data":"a\\ud800","id":"\\udfff"}\n'])[0][:4] == ("frame", b"?", None, b"a?")
 
     @pytest.mark.parametrize(
-        ("rest", "read"), [(b'{"data":"x"}', 1), (b'{"hb":"x"}', 1), (b'{"data":"x"', 0), (b"  ", 0), (b"{}", 0), (b"", 0)]
+        ("rest", "read"),
+        [(b'{"data":"x"}', 1), (b'{"hb":"x"}', 1), (b'{"data":"x"', 0), (b"  ", 0), (b"{}", 0), (b"", 0)],
     )
     def test_a_last_line_without_its_end_is_marked_or_dropped(self, rest: bytes, read: int) -> None:
         for chunks in chunkings(b'{"data":"a"}\n' + rest):

@@ -175,7 +175,9 @@ class TestReader:
             ]
 
     def test_elsewhere_events_of_these_names_are_the_sources_own(self) -> None:
-        data = f"event: open\nid: 7\ndata: x\n\nevent: ping\nid: {ZERO}\ndata: {{}}\n\nevent: open\ndata: y\n\n".encode()
+        data = (
+            f"event: open\nid: 7\ndata: x\n\nevent: ping\nid: {ZERO}\ndata: {{}}\n\nevent: open\ndata: y\n\n".encode()
+        )
         for own_ids in (False, None):
             assert records([data], own_ids) == [
                 frame(b"7", "open", b"x"),
@@ -188,10 +190,18 @@ class TestReader:
 
     @pytest.mark.parametrize(
         ("data", "cursor"),
-        [(b"{}", b"None"), (b"[1]", b"None"), (b"{", b"None"), (b"[" * 100_000, b"None"), (b'{"cursor":"\\ud800"}', b"?")],
+        [
+            (b"{}", b"None"),
+            (b"[1]", b"None"),
+            (b"{", b"None"),
+            (b"[" * 100_000, b"None"),
+            (b'{"cursor":"\\ud800"}', b"?"),
+        ],
     )
     def test_a_ping_or_bye_that_cannot_be_read_is_one_all_the_same(self, data: bytes, cursor: bytes) -> None:
-        assert records([b"event: ping\ndata: " + data + b"\n\n"], True) == [("beat", cursor, None, b"", None, "", False)]
+        assert records([b"event: ping\ndata: " + data + b"\n\n"], True) == [
+            ("beat", cursor, None, b"", None, "", False)
+        ]
         assert records([b"event: bye\ndata: " + data + b"\n\n"], True) == [("bye", cursor, None, b"", None, "", False)]
 
     @pytest.mark.parametrize("lines", [b"id: a\ndata: x\n", b"id: a\ndata: x", b": sg a\nevent: n\ndata: x", b": hb a"])
@@ -203,7 +213,12 @@ class TestReader:
 
     def test_frames_of_text_are_read_the_same_whether_one_or_many_come_in_a_chunk(self) -> None:
         first, rest = b"data: first\n\n", b"id: a\ndata: 1\n\n: sg b\ndata: \xff\n\nid: c\ndata: \n\n"
-        expected = [frame(None, None, b"first"), frame(b"a", None, b"1"), frame(b"b", None, b"\xff"), frame(b"c", None, b"")]
+        expected = [
+            frame(None, None, b"first"),
+            frame(b"a", None, b"1"),
+            frame(b"b", None, b"\xff"),
+            frame(b"c", None, b""),
+        ]
         for chunks in chunkings(rest):
             assert records([first, *chunks]) == expected
         assert records([first, rest[:28], rest[28:]]) == expected
