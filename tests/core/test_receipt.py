@@ -59,8 +59,8 @@ def test_a_receipt_in_one_line(receipt: Receipt, line: str) -> None:
 def test_a_receipt_cannot_be_altered_and_begins_empty() -> None:
     receipt = Receipt(Verdict.TRUNCATED)
     assert attrs.asdict(receipt) == {
-        "verdict": Verdict.TRUNCATED, "status": None, "code": None, "frames": 0, "bytes": 0, "crc": None, "cursor": None,
-        "finish_reason": None, "usage": None, "failure": None, "proved_by": None,
+        "verdict": Verdict.TRUNCATED, "status": None, "code": None, "frames": 0, "bytes": 0, "crc": None,
+        "cursor": None, "finish_reason": None, "usage": None, "failure": None, "proved_by": None,
         "first_frame": None, "longest_gap": None, "duration": None,
     }  # fmt: skip
     with pytest.raises(attrs.exceptions.FrozenInstanceError):

@@ -26,7 +26,7 @@ def test_a_block_has_its_type_in_its_data_and_never_in_its_name() -> None:
 def test_a_providers_event_has_no_place(item: Event | dict[str, int]) -> None:
     with pytest.raises(UnsupportedItem, match=r"'native' cannot carry: yield str, bytes or Block, or choose `raw`"):
         Native().encoder().item(item, Ending())
-    with pytest.raises(UnsupportedItem, match="a serialised stream, which dialect 'native'.*only `raw` re-frames one"):
+    with pytest.raises(UnsupportedItem, match=r"a serialised stream, which dialect 'native'.*only `raw` re-frames one"):
         Native().encoder().wire(b"data: x\n\n", Ending())
 
 

@@ -97,7 +97,7 @@ class TestBlocks:
         assert answer.frames[0].item["choices"][0]["delta"]["tool_calls"] == [json.loads(first)]
 
     def test_other_blocks_and_serialised_streams_have_no_place(self) -> None:
-        with pytest.raises(UnsupportedItem, match="a block of type 'image'.*room for tool calls"):
+        with pytest.raises(UnsupportedItem, match=r"a block of type 'image'.*room for tool calls"):
             stream(Block("image"))
         with pytest.raises(UnsupportedItem, match="a serialised stream, which dialect 'openai'"):
             DIALECT.encoder().wire(b"x", Ending())

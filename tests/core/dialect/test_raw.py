@@ -115,7 +115,7 @@ class TestRefusals:
 
     def test_a_name_that_one_carrier_cannot_write_is_refused_in_all(self) -> None:
         assert through(Event("x", "n" * 255), end="asgi", wire=Binary())[1].verdict is Verdict.COMPLETE
-        with pytest.raises(UnsupportedItem, match="an event name of 256 bytes.*255 fit"):
+        with pytest.raises(UnsupportedItem, match=r"an event name of 256 bytes.*255 fit"):
             through(Event("x", "é" * 128), end="asgi")
 
     def test_what_is_no_event_is_refused(self) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -256,24 +257,37 @@ class TestReader:
         assert (caught.value.size, caught.value.limit) == (4006, 2500)
 
     def test_the_limit_is_on_the_data_to_the_byte(self) -> None:
-        for size, refused in ((2500, False), (2501, True)):
-            for chunks in chunkings(b"data: y\n\nid: a\ndata: " + b"x" * size + b"\n\n"):
-                reader = SseReader(own_ids=False, max_frame=2500)
-                try:
-                    read = [record for chunk in chunks for record in reader.feed(chunk)] + reader.end()
-                    assert not refused
-                    assert [len(record.data) for record in read] == [1, 2500]
-                except FrameTooLarge as exc:
-                    assert refused
-                    assert (exc.size, exc.limit) == (2501, 2500)
+        for chunks in chunkings(b"data: y\n\nid: a\ndata: " + b"x" * 2500 + b"\n\n"):
+            assert [len(record[3]) for record in records(chunks, max_frame=2500)] == [1, 2500]
+        for chunks in chunkings(b"data: y\n\nid: a\ndata: " + b"x" * 2501 + b"\n\n"):
+            reader = SseReader(own_ids=False, max_frame=2500)
+            with pytest.raises(FrameTooLarge) as caught:
+                for chunk in [*chunks, b""]:
+                    reader.feed(chunk)
+            assert (caught.value.size, caught.value.limit) == (2501, 2500)
 
 
 LINES = st.sampled_from(
-    ["id: a", "id: b\0", "id:c", ": sg d", ": sg", "data: x", "data: \xe9", "data:y", "data", "event: e", ": end q",
-     "data: \0", ": hb h", "retry: 1", "x: y", "", "", "", "\ufeffdata: z", "id: \u2028", "data: " + "l" * 3000, "id: a\ndata: x\n", ": sg b\ndata: \xe9\n",
-     "id: a\0\ndata: x\n", "id: a\ndata: x\0\n", "id: a\ndata: x", "id: a\ndata: " + "l" * 3000 + "\n",
-     "id: a\ndata: x\n", "id: b\ndata: y\n", "id: a\nevent: e\ndata: x\n", "id: \ndata: x\n", ": sg  \ndata: \n"]
-)  # fmt: skip
+    [
+        *(
+            "id: a",
+            "id: b\0",
+            "id:c",
+            ": sg d",
+            ": sg",
+            "data: x",
+            "data: \xe9",
+            "data:y",
+            "data",
+            "event: e",
+            ": end q",
+        ),
+        *("data: \0", ": hb h", "retry: 1", "x: y", "", "", "", "\ufeffdata: z", "id: \u2028", "data: " + "l" * 3000),
+        *("id: a\ndata: x\n", ": sg b\ndata: \xe9\n", "id: a\0\ndata: x\n", "id: a\ndata: x\0\n", "id: a\ndata: x"),
+        *("id: a\ndata: " + "l" * 3000 + "\n", "id: a\ndata: x\n", "id: b\ndata: y\n", "id: a\nevent: e\ndata: x\n"),
+        *("id: \ndata: x\n", ": sg  \ndata: \n"),
+    ]
+)
 BREAKS = st.sampled_from(["\n", "\n", "\n", "\r\n", "\r"])
 
 
@@ -288,7 +302,7 @@ def test_the_short_way_through_reads_the_same_as_the_line_decoder_in_any_chunkin
     by_line = SseReader(own_ids=False)
     expected = [facts(record) for record in Blocks.feed(by_line, data) + by_line.end()]
     edges = sorted({min(cut, len(data)) for cut in cuts} | {0, len(data)})
-    for chunks in ([data], [data[a:b] for a, b in zip(edges, edges[1:], strict=False)], [bytes([b]) for b in data]):
+    for chunks in ([data], [data[a:b] for a, b in pairwise(edges)], [bytes([b]) for b in data]):
         assert records([b"\n", *chunks]) == expected or data.startswith(b"\xef\xbb\xbf")
 
 
