@@ -61,6 +61,7 @@ class WireEncoder(Protocol):
 
     def text(self, fields: TextFields) -> bytes:
         """The same for a frame of text, on the hot path."""
+        ...
 
     def heartbeat(self, cursor: Cursor, *, blocked: bool = False) -> bytes:
         """A sign of life at a frame edge; `cursor` is the last frame's."""

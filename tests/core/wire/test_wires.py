@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import pytest
 
+from streamguard.core.cursor import cursor_zero
 from streamguard.core.dialect import Native
+from streamguard.core.errors import FieldRefused
+from streamguard.core.frame import Frame
 from streamguard.core.framing import MAX_BLOCK
 from streamguard.core.items import Block
 from streamguard.core.receipt import Verdict
 from streamguard.core.wire import MAX_FRAME, Binary, Ndjson, Plain, Sse, Wire, wire_for_content_type, wire_named
-from tests.core.wire.streams import read, written
+from tests.core.wire.streams import SID, read, written
 
 
 @pytest.mark.parametrize(("name", "kind"), [("sse", Sse), ("ndjson", Ndjson), ("binary", Binary), ("plain", Plain)])
@@ -30,6 +33,20 @@ def test_an_unknown_name_is_refused_with_the_known_ones() -> None:
     with pytest.raises(ValueError, match="unknown carrier 'xml'; known: sse, ndjson, binary, plain"):
         wire_named("xml")
     assert wire_for_content_type("application/json") is wire_for_content_type("") is None
+
+
+@pytest.mark.parametrize("wire", [Sse(), Sse(ids="id"), Ndjson(), Binary(), Plain()], ids=repr)
+@pytest.mark.parametrize("crc", [0, 0xABC, 0x0FFFFFFF, 0x10000000, 0xFFFFFFFF])
+def test_the_hot_path_writes_what_any_frame_would_be(wire: Wire, crc: int) -> None:
+    encoder = wire.encoder(cursor_zero(SID), own_ids=False)
+    for data in (b"", b'"x"', b"a\nb"):
+        assert encoder.text((12, 345, crc, data)) == encoder.frame(Frame(12, 345, crc, data))
+
+
+@pytest.mark.parametrize("data", [b"a\rb", b"a\0b"])
+def test_the_hot_path_refuses_what_would_end_a_field(data: bytes) -> None:
+    with pytest.raises(FieldRefused):
+        Sse().encoder(cursor_zero(SID), own_ids=True).text((1, 3, 0, data))
 
 
 @pytest.mark.parametrize("wire", [Sse(), Ndjson(), Binary()], ids=lambda wire: wire.name)
