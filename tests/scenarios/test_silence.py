@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import aclosing
 
@@ -91,3 +92,17 @@ def test_a_second_writer_tears_events(backend: str) -> None:
     assert b"event: token\n: ping\n\n" in torn
     assert [event.event for event in SseDecoder().feed(torn)].count("token") < 3
     assert client.read([torn]).complete  # and its reader notices nothing
+
+
+@EACH_LOOP
+@pytest.mark.parametrize("jump", [3600.0, -3600.0])
+def test_a_jump_of_the_wall_clock_changes_no_heartbeat(
+    backend: str, jump: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An hour forward or back in mid stream: no false limit, no burst of heartbeats, none missing."""
+    still = run(backend, guarded_chunks)
+    now = iter(range(0, 10**9, int(abs(jump))))
+    monkeypatch.setattr(time, "time", lambda: jump * next(now))
+    jumping = run(backend, guarded_chunks)
+    assert [chunk[:4] for chunk in jumping] == [chunk[:4] for chunk in still]
+    assert read(jumping).complete
