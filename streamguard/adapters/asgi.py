@@ -16,7 +16,16 @@ from typing import Any, Final, Literal
 
 import attrs
 
-from streamguard.adapters.seal import Message, Receive, Scope, SealMiddleware, Send, mark_aborted, require_seal
+from streamguard.adapters.seal import (
+    Message,
+    Receive,
+    Scope,
+    SealMiddleware,
+    Send,
+    UnsealedResponse,
+    mark_aborted,
+    require_seal,
+)
 from streamguard.core.cursor import Cursor
 from streamguard.core.dialect import Dialect, Native, dialect_named
 from streamguard.core.errors import Failure, StreamBroken
@@ -176,7 +185,13 @@ class GuardedAnswer:
 
     def _refused(self, scope: Scope, facts: RequestFacts) -> Refusal | None:
         if self.options.unsealed == "refuse":
-            require_seal(scope)
+            try:
+                require_seal(scope)
+            except UnsealedResponse as exc:
+                # The exception alone may never be seen: an older BaseHTTPMiddleware swallows what a mounted
+                # application raises after it has answered with 500.
+                logger.error("%s", exc)
+                raise
         if facts.http_version == "1.0":
             if self.options.http10 == "refuse" or self.options.dialect.name == "text":
                 return http10_refusal()

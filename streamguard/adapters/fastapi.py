@@ -46,8 +46,30 @@ def guarded(endpoint: Callable[..., Any] | None = None, /, **named: Any) -> Any:
 
 def _wrap(endpoint: Callable[..., Any], options: AnswerOptions) -> Endpoint:
     wrapper = wrap_endpoint(endpoint, options)
-    signature = inspect.signature(endpoint, eval_str=True)
-    # The return annotation describes the items; FastAPI would make a response model of it.
-    wrapper.__signature__ = signature.replace(return_annotation=Response)  # type: ignore[attr-defined]
+    wrapper.__signature__ = _resolved(endpoint)  # type: ignore[attr-defined]
     wrapper.__annotations__ = {}
     return wrapper
+
+
+def _resolved(endpoint: Callable[..., Any]) -> inspect.Signature:
+    """The signature with its parameters' annotations evaluated, which returns a Response.
+
+    The endpoint's own return annotation describes the items: FastAPI would make a response model of it. It
+    is not even evaluated, since its names are often imported for type checkers only.
+    """
+    signature = inspect.signature(endpoint)
+    names = _globals(endpoint)
+    parameters = [
+        parameter.replace(annotation=eval(parameter.annotation, names))
+        if isinstance(parameter.annotation, str)
+        else parameter
+        for parameter in signature.parameters.values()
+    ]
+    return signature.replace(parameters=parameters, return_annotation=Response)
+
+
+def _globals(endpoint: Any) -> dict[str, Any]:
+    """The names that the annotations of a function mean, through what was put around it."""
+    while (inner := getattr(endpoint, "__wrapped__", None) or getattr(endpoint, "func", None)) is not None:
+        endpoint = inner  # what `functools.wraps` leaves, or a partial's
+    return getattr(endpoint, "__globals__", {})

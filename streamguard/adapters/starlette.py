@@ -97,7 +97,10 @@ def wrap_endpoint(endpoint: Callable[..., Any], options: AnswerOptions) -> Calla
             return _answer_from(await endpoint(*args, **kwargs), options)
 
     else:
-        raise TypeError(f"@guarded needs an `async def`, and {getattr(endpoint, '__name__', endpoint)!r} is none")
+        raise TypeError(
+            f"@guarded needs an `async def` that yields, or one that returns an async iterable; "
+            f"{getattr(endpoint, '__name__', endpoint)!r} is neither"
+        )
     functools.update_wrapper(guarded_endpoint, endpoint)
     del guarded_endpoint.__wrapped__  # type: ignore[attr-defined]
     return guarded_endpoint

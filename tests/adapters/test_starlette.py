@@ -1,0 +1,290 @@
+"""Starlette's idiom over the same verbs: a response, a decorator, and what Starlette does around them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+from starlette.applications import Starlette
+from starlette.background import BackgroundTask
+from starlette.endpoints import HTTPEndpoint
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import JSONResponse, PlainTextResponse, Response
+from starlette.routing import Route
+
+from streamguard.adapters.starlette import GuardedResponse, guarded
+from streamguard.core.errors import Failure
+from streamguard.core.flush import EveryTokens
+from streamguard.core.receipt import Verdict
+from streamguard.runtime.timing import Timing
+from tests.adapters.asgi_apps import Ends, exchange, tokens
+from tests.adapters.servers import Gate, serving
+
+QUICK = Timing(linger=0.05)
+PEEK = Timing(linger=0.05, peek=60.0)
+
+
+@guarded
+async def yielding(request: Request) -> AsyncIterator[str]:
+    """Yields."""
+    yield request.query_params.get("word", "t0 ")
+
+
+@guarded
+async def returning(request: Request) -> AsyncIterator[str]:
+    return tokens()
+
+
+@guarded(dialect="openai", flush=EveryTokens(2, first="policy"))
+async def with_options(request: Request) -> AsyncIterator[str]:
+    async for token in tokens():
+        yield token
+
+
+class Service:
+    @guarded
+    async def method(self, request: Request) -> AsyncIterator[str]:
+        yield type(self).__name__
+
+
+class Unguarded:
+    async def method(self, request: Request) -> AsyncIterator[str]:
+        yield type(self).__name__
+
+
+class Endpoint(HTTPEndpoint):
+    @guarded
+    async def get(self, request: Request) -> AsyncIterator[str]:
+        yield "get"
+
+    @guarded
+    async def post(self, request: Request) -> AsyncIterator[str]:
+        yield (await request.body()).decode()
+
+
+class Iterable:
+    """An async iterable that is no iterator, as SDK streams are."""
+
+    def __aiter__(self) -> AsyncIterator[str]:
+        return tokens()
+
+
+APP = Starlette(
+    routes=[
+        Route("/yielding", yielding),
+        Route("/returning", returning),
+        Route("/options", with_options),
+        Route("/method", Service().method),
+        Route("/bound", guarded(Unguarded().method)),
+        Route("/class", Endpoint),
+    ]
+)
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "frames"),
+    [
+        ("GET", "/yielding", 2),
+        ("GET", "/yielding?word=x", 2),
+        ("GET", "/returning", 4),
+        ("GET", "/method", 2),
+        ("GET", "/bound", 2),
+        ("GET", "/class", 2),
+        ("POST", "/class", 2),
+    ],
+)
+def test_endpoints_of_every_kind_are_guarded(method: str, path: str, frames: int) -> None:
+    with serving(APP) as server:
+        response = exchange(server.connect(), method, path, body=b"body" if method == "POST" else b"")
+    verifier = response.verified()
+    assert (response.clean, verifier.verdict, verifier.receipt.frames) == (True, Verdict.COMPLETE, frames)
+
+
+def test_options_of_the_decorator_hold_for_every_request() -> None:
+    with serving(APP) as server:
+        bodies = [exchange(server.connect(), path="/options").body for _ in range(2)]
+    for body in bodies:
+        assert b'"content":"t0 t1 "' in body
+        assert b"data: [DONE]\n\n" in body
+
+
+def test_head_starts_no_source() -> None:
+    started = []
+
+    @guarded
+    async def counted(request: Request) -> AsyncIterator[str]:
+        started.append(1)
+        yield "t0 "
+
+    with serving(Starlette(routes=[Route("/", counted)])) as server:
+        head = exchange(server.connect(), "HEAD")
+        assert (head.status, head.body, started) == (200, b"", [])
+        exchange(server.connect())
+    assert started == [1]
+
+
+def test_the_decorator_keeps_the_endpoints_name_and_shows_no_wrapped_one() -> None:
+    assert (yielding.__name__, yielding.__doc__) == ("yielding", "Yields.")
+    assert not hasattr(yielding, "__wrapped__")
+
+
+@pytest.mark.parametrize("kind", ["def", "def that yields"])
+def test_a_plain_def_is_refused_with_what_to_do(kind: str) -> None:
+    def plain(request: Request) -> Any:
+        return tokens()
+
+    def generating(request: Request) -> Any:
+        yield "t0 "
+
+    with pytest.raises(TypeError, match="async def") as caught:
+        guarded(plain if kind == "def" else generating)
+    assert ("plain" if kind == "def" else "generating") in str(caught.value)
+    assert "yields" in str(caught.value)
+
+
+def test_a_response_of_the_endpoints_own_passes() -> None:
+    @guarded
+    async def refusing(request: Request) -> Any:
+        if "why" in request.query_params:
+            return JSONResponse({"no": True}, status_code=409)
+        return Iterable()
+
+    with serving(Starlette(routes=[Route("/", refusing)])) as server:
+        refused = exchange(server.connect(), path="/?why")
+        served = exchange(server.connect())
+    assert (refused.status, refused.body) == (409, b'{"no":true}')
+    assert served.verdict is Verdict.COMPLETE
+
+
+class TestResponse:
+    def test_status_headers_and_cookies_are_the_callers(self) -> None:
+        async def endpoint(request: Request) -> Response:
+            response = GuardedResponse(tokens(), 203, {"X-One": "1"})
+            response.headers["x-two"] = "2"
+            response.set_cookie("a", "1")
+            response.set_cookie("b", "2")
+            response.status_code = 202
+            return response
+
+        with serving(Starlette(routes=[Route("/", endpoint)])) as server:
+            response = exchange(server.connect())
+        assert (response.status, response.header("x-one"), response.header("x-two")) == (202, "1", "2")
+        cookies = [value.partition(";")[0] for name, value in response.headers if name == "set-cookie"]
+        assert cookies == ["a=1", "b=2"]
+        assert response.header("content-type") == "text/event-stream; charset=utf-8"
+
+    @pytest.mark.parametrize("ending", ["complete", "failed", "gone"])
+    def test_the_background_task_runs_after_every_end(self, ending: str) -> None:
+        order: list[str] = []
+        done = Gate()
+
+        async def source() -> AsyncIterator[str]:
+            yield "t0 "
+            if ending == "failed":
+                raise RuntimeError("the model broke")
+            if ending == "gone":
+                await asyncio.Event().wait()
+
+        async def background() -> None:
+            order.append("background")
+            done.open()
+
+        async def endpoint(request: Request) -> Response:
+            return GuardedResponse(
+                source(),
+                background=BackgroundTask(background),
+                timing=QUICK,
+                on_end=lambda outcome: order.append(outcome.status),
+            )
+
+        with serving(Starlette(routes=[Route("/", endpoint)])) as server:
+            with server.connect() as connection:
+                connection.get()
+                connection.until(b"t0 " if ending == "gone" else b"event: end")
+            done.wait()
+        assert order == [ending, "background"]
+
+    def test_a_response_is_cancelled_from_elsewhere_and_has_its_outcome(self) -> None:
+        responses: list[GuardedResponse] = []
+
+        async def stream(request: Request) -> Response:
+            async def waiting() -> AsyncIterator[str]:
+                yield "t0 "
+                await asyncio.Event().wait()
+
+            responses.append(GuardedResponse(waiting(), timing=QUICK, on_end=ends))
+            assert responses[0].outcome is None
+            return responses[0]
+
+        async def stop(request: Request) -> Response:
+            responses[0].cancel(Failure("stopped", "somebody pressed stop"))
+            return PlainTextResponse("stopped")
+
+        ends = Ends()
+        with serving(Starlette(routes=[Route("/", stream), Route("/stop", stop)])) as server:
+            with server.connect() as connection:
+                connection.get()
+                connection.until(b"t0 ")
+                assert exchange(server.connect(), path="/stop").status == 200
+                assert b'"code":"stopped"' in connection.rest()
+            ends.wait()
+        assert responses[0].outcome == ends.outcomes[0]
+        assert ends.outcomes[0].status == "cancelled"
+
+
+async def denying() -> AsyncIterator[str]:
+    raise PermissionError("not for you")
+    yield
+
+
+async def forbidden(request: Request, exc: Exception) -> Response:
+    return JSONResponse({"error": "forbidden"}, status_code=403)
+
+
+async def catch_all(request: Request, exc: Exception) -> Response:
+    return JSONResponse({"error": "internal"}, status_code=500)
+
+
+def failing_app(timing: Timing) -> Starlette:
+    @guarded(timing=timing)
+    async def denied(request: Request) -> AsyncIterator[str]:
+        return denying()
+
+    @guarded(timing=timing)
+    async def http(request: Request) -> AsyncIterator[str]:
+        raise HTTPException(403, "not for you")
+        yield
+
+    @guarded(timing=timing)
+    async def http_returning(request: Request) -> AsyncIterator[str]:
+        raise HTTPException(403, "not for you")
+
+    return Starlette(
+        routes=[Route("/denied", denied), Route("/http", http), Route("/http-returning", http_returning)],
+        exception_handlers={PermissionError: forbidden, Exception: catch_all},
+    )
+
+
+def test_peek_turns_an_early_failure_into_the_status_that_the_application_gives_it() -> None:
+    with serving(failing_app(PEEK)) as server:
+        for path in ("/denied", "/http", "/http-returning"):
+            response = exchange(server.connect(), path=path)
+            assert (response.status, response.clean) == (403, True)
+            assert response.header("streamguard") is None
+
+
+def test_without_peek_it_is_a_terminal_and_no_handler_is_asked() -> None:
+    with serving(failing_app(QUICK)) as server:
+        for path in ("/denied", "/http"):
+            response = exchange(server.connect(), path=path)
+            assert (response.status, response.clean, response.verdict) == (200, False, Verdict.FAILED)
+            assert b"not for you" not in response.body
+
+
+def test_what_an_endpoint_raises_before_it_returns_its_source_is_a_status_in_any_mode() -> None:
+    with serving(failing_app(QUICK)) as server:
+        response = exchange(server.connect(), path="/http-returning")
+    assert (response.status, response.body) == (403, b"not for you")
