@@ -247,7 +247,7 @@ class AnswerState:
 
     def silent(self, began: float, now: float, cause: Exception | None = None) -> None:
         """A read took longer than it may."""
-        if self.needs == "end" or self._refusal is not None:
+        if self.needs == "end":
             self.end(began, now, clean=False)
             return
         self._last = now
