@@ -512,6 +512,14 @@ def test_data_that_something_between_wrote_anew_is_reframed(indent: int | None) 
         assert (answer.verdict, answer.code, answer.frames) == (Verdict.CORRUPT, "reframed", [])
 
 
+@pytest.mark.parametrize(("name", "status"), [("block", None), ("end", "complete"), (None, None)])
+def test_any_frame_can_be_reframed(name: str | None, status: str | None) -> None:
+    sent = b'{"status":"complete","frames":0,"bytes":0}'
+    block = Sequel().block(sent, name, status).replace(b'":', b'": ')
+    answer = read(block, dialect="native")
+    assert (answer.verdict, answer.code) == (Verdict.CORRUPT, "reframed")
+
+
 def test_other_json_is_not_reframed_but_changed() -> None:
     for sent, came, code in (
         (b'{"a":1}', b'{"a": 2}', "length"),

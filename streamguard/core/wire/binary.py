@@ -94,7 +94,7 @@ class BinaryReader:
                 record, size = self._one(at)
                 if record is None:
                     self._want = size
-                    continue
+                    break
                 records.append(record)
                 at += size
                 self._want = _HEAD.size

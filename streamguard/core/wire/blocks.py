@@ -101,9 +101,9 @@ class Blocks(ABC, Generic[T]):
                 if self._size:
                     self._blank()
                     if self._too_large is not None:
-                        return self._refuse()
+                        return self._refuse(self._too_large)
             elif self._size + len(line) > self._limit:
-                return self._refuse(self._size + len(line))
+                return self._refuse(FrameTooLarge(self._size + len(line), self.max_frame))
             elif line[:6] == b"data: ":
                 self._data.append(line[6:])
                 self._size += len(line) - 5
@@ -113,15 +113,14 @@ class Blocks(ABC, Generic[T]):
             self._line.append(last)
             self._size += len(last)
             if self._size > self._limit:
-                return self._refuse(self._size)
+                return self._refuse(FrameTooLarge(self._size, self.max_frame))
         return out
 
-    def _refuse(self, size: int = 0) -> list[T]:
+    def _refuse(self, error: FrameTooLarge) -> list[T]:
         """What was good is handed out, and every later call raises."""
-        if self._too_large is None:
-            self._too_large = FrameTooLarge(size, self.max_frame)
+        self._too_large = error
         if not self._out:
-            raise self._too_large
+            raise error
         return self._out
 
     def _other(self, line: bytes) -> None:
