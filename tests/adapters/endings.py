@@ -139,13 +139,13 @@ LAYERS: dict[str, Callable[[Starlette], None]] = {
 }
 
 
-def endings_app(layer: str, *, linger: float = 0.25) -> Starlette:
+def endings_app(layer: str, *, linger: float = 0.25, http10: str = "warn") -> Starlette:
     """An application with all endings under one layer. `/unguarded/…` is an answer as it is usually written."""
     timing = Timing(linger=linger)
 
     async def guarded(request: Request) -> Response:
         making = ENDINGS[request.path_params["ending"]][1]
-        return making(dialect=request.path_params["dialect"], timing=timing)
+        return making(dialect=request.path_params["dialect"], timing=timing, http10=http10)
 
     async def unguarded(request: Request) -> Response:
         async def body() -> AsyncIterator[str]:

@@ -20,13 +20,15 @@ import attrs
 from streamguard.adapters.asgi import GuardedAnswer
 from streamguard.adapters.seal import Message, Receive, Scope, Send
 from tests.adapters.asgi_apps import Ends
-from tests.adapters.servers import Server
+from tests.adapters.servers import Gate, Server
 
-__all__ = ["MODES", "Leavers", "Run", "leave"]
+__all__ = ["BLOCKED", "MODES", "Leavers", "Run"]
 
-MODES = ["idle", "producing", "flat out", "blocked on a write"]
+BLOCKED = "blocked on a write"
+MODES = ["idle", "producing", "flat out", BLOCKED]
 TOKENS = 10_000
 TAKEN = 20
+_BLOCKED = 0.02  # seconds after which a write that has not returned waits for its reader
 _LARGE = "x" * 65_536  # a token that soon fills every buffer on the way
 
 
@@ -38,6 +40,8 @@ class Run:
     closed: int = 0
     at_disconnect: int | None = None
     """How many tokens were made when the server told that the reader is gone."""
+    blocked: Gate = attrs.field(factory=Gate)
+    """Opened once a write has waited for its transport."""
     driven_in: object = None
     closed_in: object = None
 
@@ -52,7 +56,7 @@ async def _source(run: Run, mode: str) -> AsyncIterator[str]:
             if mode in ("idle", "producing"):
                 await asyncio.sleep(0.001)
             run.made += 1
-            yield _LARGE if mode == "blocked on a write" else f"t{index} "
+            yield _LARGE if mode == BLOCKED else f"t{index} "
     finally:
         run.closed += 1
         run.closed_in = asyncio.current_task()
@@ -75,8 +79,24 @@ class Leavers:
                 run.at_disconnect = run.made
             return message
 
+        async def watched(message: Message) -> None:
+            waiting = asyncio.get_running_loop().call_later(_BLOCKED, run.blocked.open)
+            await send(message)
+            waiting.cancel()
+
         mode = scope["path"][1:].replace("-", " ")
-        await GuardedAnswer(_source(run, mode), on_end=self.ends)(scope, noting, send)
+        sending = watched if mode == BLOCKED else send
+        await GuardedAnswer(_source(run, mode), on_end=self.ends)(scope, noting, sending)
+
+    def leave(self, server: Server, mode: str) -> None:
+        """Read 20 tokens (of those that fill the buffers: none) and close the socket."""
+        with server.connect(receive_buffer=4096 if mode == BLOCKED else None) as connection:
+            connection.get(f"/{mode.replace(' ', '-')}")
+            if mode == BLOCKED:
+                connection.until(b"xxx")
+                self.runs[-1].blocked.wait()
+            else:
+                connection.until(f"t{TAKEN - 1} ".encode())
 
     async def settled(self, tasks: int) -> bool:
         """Whether no more than `tasks` tasks are left in this loop, after those that are ending had their turns."""
@@ -93,13 +113,3 @@ class Leavers:
             isinstance(thing, types.AsyncGeneratorType) and thing.ag_code is _source.__code__
             for thing in gc.get_objects()
         )
-
-
-def leave(server: Server, mode: str) -> None:
-    """Read 20 tokens (of those that fill the buffers: none) and close the socket."""
-    with server.connect(receive_buffer=4096 if mode == "blocked on a write" else None) as connection:
-        connection.get(f"/{mode.replace(' ', '-')}")
-        if mode == "blocked on a write":
-            connection.until(b"xxx")
-        else:
-            connection.until(f"t{TAKEN - 1} ".encode())

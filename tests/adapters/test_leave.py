@@ -17,7 +17,7 @@ from streamguard.adapters.asgi import GuardedAnswer
 from streamguard.adapters.seal import Message, Receive, Scope, Send
 from streamguard.runtime.timing import Timing
 from tests.adapters.asgi_apps import Ends, answering, exchange, tokens
-from tests.adapters.leaving import MODES, Leavers, leave
+from tests.adapters.leaving import BLOCKED, MODES, Leavers
 from tests.adapters.servers import Gate, serving, stack_params
 
 
@@ -26,11 +26,11 @@ from tests.adapters.servers import Gate, serving, stack_params
 def test_the_source_stops_within_one_token(mode: str, stack: tuple[str, str]) -> None:
     leavers = Leavers()
     with serving(leavers.app, http=stack[0], loop=stack[1]) as server:
-        leave(server, mode)
+        leavers.leave(server, mode)
         outcome = leavers.ends.wait()
     run = leavers.runs[0]
     assert (outcome.status, outcome.delivered) == ("gone", "no")
-    assert run.made >= (20 if mode != "blocked on a write" else 1)
+    assert run.made >= (20 if mode != BLOCKED else 1)
     assert run.at_disconnect is not None
     assert run.made - run.at_disconnect <= 1
     assert (run.closed, run.closed_in) == (1, run.driven_in)
@@ -41,7 +41,7 @@ def test_leaving_readers_leave_nothing_behind() -> None:
     with serving(leavers.app) as server:
         before = server.call(lambda: len(asyncio.all_tasks()))
         for index in range(30):
-            leave(server, MODES[index % len(MODES)])
+            leavers.leave(server, MODES[index % len(MODES)])
         leavers.ends.wait(30)
         assert server.call(leavers.settled, before)
         assert leavers.generators() == 0
