@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import attrs
+from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
@@ -52,25 +53,31 @@ def as_json(result: Result) -> str:
 
 
 def _rate(hits: int, of: int) -> str:
-    return f"{hits}  ({hits / of:.1%})" if of else "-"
+    return f"{hits / of:.1%}" if of else "-"
 
 
 def _interval(ci: tuple[float, float]) -> str:
-    return f"{ci[0] * 100:.1f} to {ci[1] * 100:.1f} %"
+    return f"{ci[0] * 100:.1f}–{ci[1] * 100:.1f}%"
 
 
 def _colour(bad: int, variant: str) -> str:
     return "red" if bad else "green" if variant in ("guarded", "streamguard") else ""
 
 
+def _table(title: str, *columns: str) -> Table:
+    """A table that fits 80 columns; words stand left, figures right."""
+    table = Table(title=title, title_justify="left", box=SIMPLE_HEAD, pad_edge=False)
+    for name in columns:
+        table.add_column(name, justify="left" if name in ("endpoint", "how it is cut", "reader") else "right")
+    return table
+
+
 def lag_table(result: Result) -> Table:
     """The first experiment."""
     title = (
-        f"A sender that lags {result.settings.delay * 1000:g} ms behind, and a response that ends when generation does"
+        f"The sender lags {result.settings.delay * 1000:g} ms behind; the response ends when generation does"
     )
-    table = Table(title=title, title_justify="left")
-    for name in ("chunk", "endpoint", "answers", "truncated", "95 % interval", "reader was told", "first text"):
-        table.add_column(name, justify="left" if name == "endpoint" else "right")
+    table = _table(title, "chunk", "endpoint", "answers", "truncated", "95% interval", "noticed", "first text")
     for index, row in enumerate(result.rows):
         last = index + 1 == len(result.rows) or result.rows[index + 1].chunk != row.chunk
         first = "-" if row.ttft_ms is None else f"{row.ttft_ms:.0f} ms"
@@ -92,9 +99,7 @@ def lag_table(result: Result) -> Table:
 def cut_table(result: Result) -> Table:
     """The second experiment."""
     title = "A connection that is cut at a random byte of the body"
-    table = Table(title=title, title_justify="left")
-    for name in ("how it is cut", "reader", "cut", "lost text", "reader was told", "nobody noticed", "95 % interval"):
-        table.add_column(name, justify="left" if name in ("how it is cut", "reader") else "right")
+    table = _table(title, "how it is cut", "reader", "cut", "lost text", "noticed", "silent", "95% interval")
     for index, row in enumerate(result.cuts):
         last = index + 1 == len(result.cuts) or result.cuts[index + 1].fault != row.fault
         table.add_row(
