@@ -129,9 +129,9 @@ class Result:
 
 # How a connection is cut, and what a reader behind nothing else sees of it.
 FAULTS: Final[dict[str, Plan]] = {
-    "closed, HTTP/1.1": Plan(end="fin", after=HEAD),
-    "reset, HTTP/1.1": Plan(end="reset", after=HEAD),
-    "closed, HTTP/1.0 hop": Plan(end="fin", after=HEAD, http10=True),
+    "FIN, HTTP/1.1": Plan(end="fin", after=HEAD),
+    "RST, HTTP/1.1": Plan(end="reset", after=HEAD),
+    "FIN, HTTP/1.0": Plan(end="fin", after=HEAD, http10=True),
 }
 
 

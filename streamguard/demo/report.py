@@ -66,7 +66,7 @@ def _colour(bad: int, variant: str) -> str:
 
 def _table(title: str, *columns: str) -> Table:
     """A table that fits 80 columns; words stand left, figures right."""
-    table = Table(title=title, title_justify="left", box=SIMPLE_HEAD, pad_edge=False)
+    table = Table(title=title, title_justify="left", box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
     for name in columns:
         table.add_column(name, justify="left" if name in ("endpoint", "how it is cut", "reader") else "right")
     return table

@@ -123,4 +123,4 @@ def test_the_variants_of_a_chunk_size_get_the_same_answers_and_the_same_lag() ->
 
 
 def test_the_cut_experiment_has_no_lag() -> None:
-    assert {job.asked.delay for job in cut_jobs(Settings(), "closed, HTTP/1.1", "httpx")} == {0.0}
+    assert {job.asked.delay for job in cut_jobs(Settings(), "FIN, HTTP/1.1", "httpx")} == {0.0}
