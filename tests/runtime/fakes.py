@@ -117,6 +117,8 @@ class Wire:
         self._hooks = {"start": on_start, "end": on_end, "abort": on_abort}
         self._on_send = on_send
         self._busy = False
+        self._over = False
+        self._number = 0
 
     async def start(self) -> None:
         await self._call("start", None)
@@ -138,16 +140,17 @@ class Wire:
     async def _call(self, name: str, data: bytes | None) -> None:
         if self._busy:
             self.overlaps += 1
-        if name != "abort" and (self.torn or "end" in self.calls or "abort" in self.calls):
+        if name != "abort" and (self.torn or self._over):
             self.wrong.append(f"{name} after {self.calls[-1]}{', torn' if self.torn else ''}")
         self.calls.append(name)
+        self._over = self._over or name in ("end", "abort")
         self._busy = True
         try:
             if data is None:
                 hook = self._hooks[name]
                 result = hook() if hook is not None else None
             else:
-                number = self.calls.count("send")
+                self._number = number = self._number + 1
                 slow = self._slow(number, data) if callable(self._slow) else self._slow
                 if slow:
                     await anyio.sleep(slow)

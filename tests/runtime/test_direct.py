@@ -297,7 +297,10 @@ async def test_a_stream_is_cancelled_while_its_source_is_idle() -> None:
 
 
 async def test_a_stream_is_cancelled_by_its_own_source() -> None:
-    script = Script("a", lambda: served.cancel(), "b", "c")
+    def cancel() -> None:
+        served.cancel()
+
+    script = Script("a", cancel, "b", "c")
     served = serve(script)
     await served.run()
     assert status_of(served) == ("cancelled", "cancelled")
@@ -318,7 +321,10 @@ async def test_a_stream_is_cancelled_in_a_send_which_is_not_torn() -> None:
 
 
 async def test_cancelling_twice_or_after_the_end_does_nothing() -> None:
-    served = serve(Script("a", lambda: served.cancel(), 1.0), hook=Hook(lambda: anyio.sleep(0)))
+    async def cancel() -> None:
+        served.cancel()
+
+    served = serve(Script("a", 1.0), hook=Hook(cancel))
     served.cancel()
     await served.run()
     served.cancel()
@@ -655,7 +661,7 @@ async def test_a_clean_up_that_takes_its_time_is_waited_for_and_the_reader_is_no
 
 
 async def test_a_clean_up_that_hangs_is_given_up_after_its_limit(caplog: Any) -> None:
-    script = Script("a", "b", "c", cleanup=lambda: anyio.sleep(1e6))
+    script = Script("a", "b", "c", cleanup=anyio.sleep_forever)
     served = serve(script, policy=Odd(fails), close=2.0, linger=0.0)
     await served.run()
     assert served.wire.times[-1] == 0.0

@@ -89,13 +89,13 @@ async def loads_a_factory() -> Callable[[], Any]:
 
 
 PRODUCERS = {
-    "async generator": lambda: generate(),
+    "async generator": generate,
     "iterator with aclose": WithAclose,
     "iterator with close": WithClose,
     "iterator with neither": Iterator,
     "iterable": Iterable,
     "iterable by a generator method": GeneratorMethod,
-    "awaitable": lambda: loaded(),
+    "awaitable": loaded,
     "factory": lambda: generate,
     "factory of an awaitable": lambda: loaded,
     "factory of an awaitable of a factory": lambda: loads_a_factory,
