@@ -12,10 +12,11 @@ from __future__ import annotations
 import functools
 import logging
 from collections.abc import Awaitable, Iterable
-from typing import Any, Final, Literal
+from typing import Final
 
-import attrs
+from typing_extensions import Unpack
 
+from streamguard.adapters.options import AnswerOptions, Options
 from streamguard.adapters.seal import (
     Message,
     Receive,
@@ -27,32 +28,30 @@ from streamguard.adapters.seal import (
     require_seal,
 )
 from streamguard.core.cursor import Cursor
-from streamguard.core.dialect import Dialect, Native, dialect_named
-from streamguard.core.errors import Failure, StreamBroken
+from streamguard.core.errors import Failure, SourceFailed, StreamBroken
 from streamguard.core.exchange import (
     NO_STORE,
     Refusal,
     RequestFacts,
-    Terms,
     answer_headers,
+    early_failure,
     http10_refusal,
     refusal,
     terms,
 )
-from streamguard.core.flush import FlushPolicy, Immediate
 from streamguard.core.framing import FramedEncoder
 from streamguard.core.guard import CompletionGuard
 from streamguard.core.pipeline import Pipeline
-from streamguard.core.wire import Plain, Sse, Wire, wire_named
-from streamguard.observe.hooks import OnEnd, Outcome
+from streamguard.core.wire import Wire
+from streamguard.observe.hooks import Outcome
 from streamguard.runtime.direct import DirectDriver
 from streamguard.runtime.source import Producer, TokenSource
-from streamguard.runtime.timing import Timing
 
 __all__ = [
     "AnswerOptions",
     "AsgiSink",
     "GuardedAnswer",
+    "Options",
     "SealMiddleware",
     "encode_headers",
     "request_facts",
@@ -62,48 +61,6 @@ __all__ = [
 logger = logging.getLogger("streamguard")
 
 MAX_BUFFERED: Final = 64 * 1024 * 1024  # bytes of an answer that `http10="buffer"` collects; more is a 502
-
-
-def _one_of(*words: str) -> Any:
-    return attrs.validators.in_(words)
-
-
-@attrs.frozen
-class AnswerOptions:
-    """How a stream is served; every adapter takes these by name.
-
-    `flush`: when held text leaves. `dialect`, `wire`: their names or instances. `timing`: time limits.
-    `abort`: whether a stream that did not complete also aborts the connection of a reader that verifies.
-    `http10`: what an HTTP/1.0 request gets: the stream and one warning a process (`warn`), the whole
-    answer at once or a 502 (`buffer`), or 426 (`refuse`). `unsealed`: `allow` serves under a
-    BaseHTTPMiddleware without a seal. `on_end`: called once with the Outcome.
-    """
-
-    flush: FlushPolicy = attrs.field(factory=Immediate)
-    dialect: Dialect = attrs.field(factory=Native, converter=dialect_named)
-    wire: Wire | None = attrs.field(default=None, converter=attrs.converters.optional(wire_named))
-    timing: Timing = attrs.field(factory=Timing)
-    abort: Literal["always", "unless-negotiated"] = attrs.field(
-        default="always", validator=_one_of("always", "unless-negotiated")
-    )
-    http10: Literal["warn", "buffer", "refuse"] = attrs.field(
-        default="warn", validator=_one_of("warn", "buffer", "refuse")
-    )
-    unsealed: Literal["refuse", "allow"] = attrs.field(default="refuse", validator=_one_of("refuse", "allow"))
-    on_end: OnEnd | None = None
-
-    def __attrs_post_init__(self) -> None:
-        if (self.dialect.name == "text") != (self.carrier(None).name == "plain"):
-            raise ValueError("dialect `text` and carrier `plain` go together, and with nothing else")
-
-    def carrier(self, answer_terms: Terms | None) -> Wire:
-        """The carrier for a request's terms."""
-        wire = self.wire
-        if wire is None:
-            wire = Plain() if self.dialect.name == "text" else Sse()
-        if isinstance(wire, Sse) and answer_terms is not None and answer_terms.ids == "id":
-            wire = attrs.evolve(wire, ids="id")
-        return wire
 
 
 class AsgiSink:
@@ -151,9 +108,9 @@ class GuardedAnswer:
         status: int = 200,
         headers: Iterable[tuple[str, str]] = (),
         options: AnswerOptions | None = None,
-        **named: Any,
+        **named: Unpack[Options],
     ) -> None:
-        self.options = attrs.evolve(options, **named) if options is not None else AnswerOptions(**named)
+        self.options = AnswerOptions.of(options, named)
         self.status = status
         self.headers = list(headers)
         self.source = TokenSource(source)
@@ -220,7 +177,10 @@ class GuardedAnswer:
         )
         for failure in self._cancelled:
             self._driver.cancel(failure)
-        self.outcome = await self._driver.run()
+        try:
+            self.outcome = await self._driver.run()
+        except SourceFailed as exc:  # in peek mode, before the headers: the source chose what is told
+            await send_refusal(early_failure(exc.failure), scope, send)
 
     def _headers(self, zero: Cursor | None, wire: Wire) -> list[tuple[bytes, bytes]]:
         own = answer_headers(

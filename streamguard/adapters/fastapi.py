@@ -19,9 +19,11 @@ from collections.abc import Awaitable, Callable
 from typing import Any, overload
 
 from starlette.responses import Response
+from typing_extensions import Unpack
 
-from streamguard.adapters.asgi import AnswerOptions, SealMiddleware
-from streamguard.adapters.starlette import GuardedResponse, wrap_endpoint
+from streamguard.adapters.asgi import SealMiddleware
+from streamguard.adapters.options import AnswerOptions, Options
+from streamguard.adapters.starlette import GuardedResponse, Streaming, wrap_endpoint
 
 __all__ = ["GuardedResponse", "SealMiddleware", "guarded"]
 
@@ -29,16 +31,18 @@ Endpoint = Callable[..., Awaitable[Response]]
 
 
 @overload
-def guarded(endpoint: Callable[..., Any], /) -> Endpoint: ...
+def guarded(endpoint: Streaming, /) -> Endpoint: ...
 @overload
-def guarded(**options: Any) -> Callable[[Callable[..., Any]], Endpoint]: ...
-def guarded(endpoint: Callable[..., Any] | None = None, /, **named: Any) -> Any:
-    """Guard an endpoint that yields, or that returns an async iterable. With or without options:
+def guarded(**options: Unpack[Options]) -> Callable[[Streaming], Endpoint]: ...
+def guarded(endpoint: Streaming | None = None, /, **named: Unpack[Options]) -> Any:
+    """Guard an endpoint that yields, or that returns an async iterable. With or without options (AnswerOptions):
 
         @guarded
         @guarded(dialect="openai", flush=EveryTokens(8))
+
+    Where an endpoint that yields has the `Request`, its body is read before the first token is asked for.
     """
-    options = AnswerOptions(**named)
+    options = AnswerOptions.of(None, named)
     if endpoint is not None:
         return _wrap(endpoint, options)
     return lambda function: _wrap(function, options)

@@ -12,14 +12,16 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import AsyncIterable, Awaitable, Callable, Mapping
 from typing import Any, overload
 
 from starlette.background import BackgroundTask
 from starlette.requests import Request
 from starlette.responses import Response
+from typing_extensions import Unpack
 
-from streamguard.adapters.asgi import AnswerOptions, GuardedAnswer, SealMiddleware, encode_headers
+from streamguard.adapters.asgi import GuardedAnswer, SealMiddleware, encode_headers
+from streamguard.adapters.options import AnswerOptions, Options
 from streamguard.adapters.seal import Receive, Scope, Send
 from streamguard.core.errors import Failure
 from streamguard.observe.hooks import Outcome
@@ -27,6 +29,8 @@ from streamguard.runtime.source import Producer
 
 __all__ = ["GuardedResponse", "SealMiddleware", "guarded", "wrap_endpoint"]
 
+# What can be guarded: an `async def` that yields, or one that returns something to iterate.
+Streaming = Callable[..., AsyncIterable[Any] | Awaitable[Any]]
 Endpoint = Callable[[Request], Awaitable[Response]]
 
 
@@ -46,7 +50,7 @@ class GuardedResponse(Response):
         background: BackgroundTask | None = None,
         *,
         options: AnswerOptions | None = None,
-        **named: Any,
+        **named: Unpack[Options],
     ) -> None:
         self.answer = GuardedAnswer(source, status=status_code, options=options, **named)
         self.status_code = status_code
@@ -89,6 +93,9 @@ def wrap_endpoint(endpoint: Callable[..., Any], options: AnswerOptions) -> Calla
     if inspect.isasyncgenfunction(endpoint):
 
         async def guarded_endpoint(*args: Any, **kwargs: Any) -> Response:
+            for value in (*args, *kwargs.values()):
+                if isinstance(value, Request):
+                    await _read_body(value)
             return GuardedResponse(endpoint(*args, **kwargs), options=options)
 
     elif inspect.iscoroutinefunction(endpoint):
@@ -106,17 +113,32 @@ def wrap_endpoint(endpoint: Callable[..., Any], options: AnswerOptions) -> Calla
     return guarded_endpoint
 
 
+async def _read_body(request: Request) -> None:
+    """Read the body before the stream begins, so that an endpoint that yields can still ask for it.
+
+    While the stream runs its driver owns `receive`: it waits there for the reader to leave, and an endpoint
+    that waited there too, inside its generator, would wait for a body that is gone.
+    """
+    try:
+        await request.body()
+    except RuntimeError:
+        pass  # consumed already, by FastAPI for a form
+
+
 @overload
-def guarded(endpoint: Callable[..., Any], /) -> Endpoint: ...
+def guarded(endpoint: Streaming, /) -> Endpoint: ...
 @overload
-def guarded(**options: Any) -> Callable[[Callable[..., Any]], Endpoint]: ...
-def guarded(endpoint: Callable[..., Any] | None = None, /, **named: Any) -> Any:
-    """Guard an endpoint that yields, or that returns an async iterable. With or without options:
+def guarded(**options: Unpack[Options]) -> Callable[[Streaming], Endpoint]: ...
+def guarded(endpoint: Streaming | None = None, /, **named: Unpack[Options]) -> Any:
+    """Guard an endpoint that yields, or that returns an async iterable. With or without options (AnswerOptions):
 
         @guarded
         @guarded(dialect="openai", flush=EveryTokens(8))
+
+    The request's body is read before an endpoint that yields begins; one that returns its source reads it
+    itself, as it likes.
     """
-    options = AnswerOptions(**named)
+    options = AnswerOptions.of(None, named)
     if endpoint is not None:
         return wrap_endpoint(endpoint, options)
     return functools.partial(wrap_endpoint, options=options)

@@ -22,6 +22,7 @@ from fastapi.responses import JSONResponse
 from streamguard.adapters.fastapi import SealMiddleware, guarded
 from streamguard.core.receipt import Verdict
 from streamguard.runtime.timing import Timing
+from tests.absence import absent
 from tests.adapters import future_endpoints, plain_endpoints
 from tests.adapters.asgi_apps import Response, exchange
 from tests.adapters.servers import Gate, serving
@@ -115,6 +116,33 @@ def test_head_starts_no_source() -> None:
         get = exchange(server.connect())
     assert head.header("content-type") == get.header("content-type")
     assert get.header("streamguard") is not None
+
+
+def test_an_endpoint_that_yields_may_read_the_request_itself() -> None:
+    app = FastAPI()
+
+    @app.post("/")
+    @guarded(timing=QUICK)
+    async def endpoint(request: Request, times: int = 1) -> AsyncIterator[str]:
+        yield "first "
+        yield str((await request.json())["text"]) * times
+
+    assert text_of(ask(app, "/?times=2", "POST", PROMPT)) == "first hi hi "
+
+
+@pytest.mark.skipif(absent("python_multipart"), reason="absent: python_multipart (pip install python-multipart)")
+def test_a_form_is_no_body_to_be_read_again() -> None:
+    app = FastAPI()
+    word: Any = fastapi.Form()
+
+    @app.post("/")
+    @guarded(timing=QUICK)
+    async def endpoint(request: Request, text: str = word) -> AsyncIterator[str]:
+        yield text
+
+    with serving(app) as server:
+        form = {"content_type": "application/x-www-form-urlencoded", "body": b"text=hi"}
+        assert text_of(exchange(server.connect(), "POST", **form)) == "hi"
 
 
 def plain_wrapper(function: Callable[..., Any]) -> Callable[..., Any]:

@@ -103,6 +103,24 @@ def test_endpoints_of_every_kind_are_guarded(method: str, path: str, frames: int
     assert (response.clean, verifier.verdict, verifier.receipt.frames) == (True, Verdict.COMPLETE, frames)
 
 
+@pytest.mark.parametrize("size", [0, 1, 300_000])
+def test_an_endpoint_that_yields_may_read_the_body_late(size: int) -> None:
+    """By then the driver waits for the disconnect, and would take the body's messages for itself."""
+    body = b"x" * size
+
+    @guarded(timing=QUICK)
+    async def reading(request: Request) -> AsyncIterator[str]:
+        yield "first "
+        await asyncio.sleep(0.01)
+        yield f"{len(await request.body())} bytes"
+
+    with serving(Starlette(routes=[Route("/", reading, methods=["POST"])])) as server, server.connect() as connection:
+        head = f"POST / HTTP/1.1\r\nhost: test\r\nconnection: close\r\ncontent-length: {size}\r\n\r\n"
+        connection.send(head.encode() + body[: size // 2])
+        connection.send(body[size // 2 :])
+        assert f"{size} bytes".encode() in connection.rest()
+
+
 def test_options_of_the_decorator_hold_for_every_request() -> None:
     with serving(APP) as server:
         bodies = [exchange(server.connect(), path="/options").body for _ in range(2)]

@@ -1,0 +1,136 @@
+"""Every file of `examples/` runs: applications are served by uvicorn and asked, scripts run as a user runs them."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import httpx
+import pytest
+
+from streamguard.client import stream_sync
+from streamguard.core.errors import FailedStream
+from streamguard.core.receipt import Verdict
+from tests.adapters.servers import Server, serving
+from tests.modules import ROOT
+
+EXAMPLES = ROOT / "examples"
+APPS = {"fastapi_app.py", "starlette_app.py", "asgi_app.py"}
+CLIENTS = {"client_async.py", "client_sync.py"}
+SCRIPTS = {"stages.py"}
+
+
+def loaded(name: str) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(f"example_{Path(name).stem}", EXAMPLES / name)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module  # where annotations that are strings are looked up
+    spec.loader.exec_module(module)
+    return module
+
+
+@contextmanager
+def served(name: str) -> Iterator[Server]:
+    with serving(loaded(name).app) as server:
+        yield server
+
+
+def read(method: str, url: str, **options: Any) -> tuple[Verdict, str]:
+    with stream_sync(method, url, **options) as answer:
+        text = answer.read()
+        return answer.receipt.verdict, text
+
+
+def run(name: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-W", "error", str(EXAMPLES / name), *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=60, cwd=ROOT, check=False)
+
+
+def test_every_example_is_run() -> None:
+    assert {path.name for path in EXAMPLES.glob("*.py")} == APPS | CLIENTS | SCRIPTS
+
+
+@pytest.mark.parametrize("name", sorted(SCRIPTS))
+def test_scripts_run(name: str) -> None:
+    done = run(name)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout
+
+
+@pytest.mark.parametrize("name", sorted(CLIENTS))
+def test_clients_tell_a_whole_answer_from_a_failed_one(name: str) -> None:
+    with served("fastapi_app.py") as server:
+        whole = run(name, f"{server.url}/chat", "Tell", "me")
+        failed = run(name, f"{server.url}/chat", "Tell", "break", "me")
+        missing = run(name, f"{server.url}/nothing")
+    assert whole.returncode == 0, whole.stderr
+    assert "Tell" in whole.stdout
+    assert "COMPLETE" in whole.stdout
+    assert failed.returncode == missing.returncode == 1
+    assert "model_broke" in failed.stderr
+    assert "404" in missing.stderr
+
+
+class TestFastAPI:
+    def test_chat(self) -> None:
+        with served("fastapi_app.py") as server:
+            ann = {"x-user": "ann"}
+            answer = read("POST", f"{server.url}/chat", json={"text": "Tell me"}, headers=ann)
+            assert answer == (Verdict.COMPLETE, "ann: Tell me ")
+            refused = httpx.post(f"{server.url}/chat", json={"text": "x"}, headers={"x-user": "nobody"})
+            assert refused.status_code == 403
+            with pytest.raises(FailedStream, match="model_broke"):
+                read("POST", f"{server.url}/chat", json={"text": "Tell break me"})
+
+    def test_completions(self) -> None:
+        import openai
+
+        with served("fastapi_app.py") as server:
+            client = openai.OpenAI(api_key="k", base_url=f"{server.url}/v1", max_retries=0)
+            ask = client.chat.completions.create
+            chunks = list(ask(model="m", messages=[{"role": "user", "content": "Tell me"}], stream=True))
+            assert "".join(chunk.choices[0].delta.content or "" for chunk in chunks if chunk.choices) == "Tell me "
+            assert {chunk.model for chunk in chunks} == {"m"}
+            with pytest.raises(openai.APIError, match="the model broke"):
+                list(ask(model="m", messages=[{"role": "user", "content": "Tell break"}], stream=True))
+            client.close()
+
+    def test_early(self) -> None:
+        with served("fastapi_app.py") as server:
+            assert httpx.post(f"{server.url}/early", json={"text": " "}).status_code == 422
+            assert read("POST", f"{server.url}/early", json={"text": "hi"}) == (Verdict.COMPLETE, "hi ")
+
+
+class TestStarlette:
+    def test_chat(self) -> None:
+        with served("starlette_app.py") as server:
+            answer = read("POST", f"{server.url}/chat", json={"text": "Tell me"})
+            assert answer == (Verdict.COMPLETE, "Tell me ")
+
+    def test_a_clock_is_stopped_from_elsewhere(self) -> None:
+        with served("starlette_app.py") as server:
+            with pytest.raises(httpx.RemoteProtocolError), httpx.stream("GET", f"{server.url}/clock?id=a") as response:
+                assert response.headers["x-served-by"] == "starlette_app"
+                assert response.headers["x-clock"] == "a"
+                body = ""
+                for piece in response.iter_text():
+                    body += piece
+                    if "0 " in body and "stopped" not in body:
+                        assert httpx.delete(f"{server.url}/clock?id=a").text == "stopped\n"
+            assert '"code":"stopped"' in body
+            assert httpx.delete(f"{server.url}/clock?id=b").status_code == 404
+
+
+def test_asgi() -> None:
+    with served("asgi_app.py") as server:
+        assert read("GET", f"{server.url}/Tell/me/a%20story") == (Verdict.COMPLETE, "Tell me a story ")
+        lines = [json.loads(line) for line in httpx.get(f"{server.url}/hi").text.splitlines()]
+        assert lines[-1]["event"] == "end"
