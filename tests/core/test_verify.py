@@ -342,8 +342,8 @@ def test_each_check_alone_refuses_a_frame_and_the_first_names_the_fault(
     sequel = Sequel()
     first = sequel.block(b'"a"')
     at = sequel.at
+    data = b'{"status":"complete","frames":1,"bytes":3}'
     if last:
-        data = b'{"status":"complete","frames":1,"bytes":3}'
         stream = first + sequel.block(data, "end", "complete", **wrong)
     else:
         stream = first + sequel.block(b'"b"', **wrong) + sequel.end()
@@ -352,6 +352,12 @@ def test_each_check_alone_refuses_a_frame_and_the_first_names_the_fault(
         assert (answer.verdict, answer.code, answer.text) == (Verdict.CORRUPT, code, "a")
         assert isinstance(answer.error, CorruptStream)
         assert (answer.error.cursor, answer.error.received, answer.receipt.cursor) == (at, "a", at)
+        assert answer.error.detail == {
+            "sid": f"it belongs to stream {OTHER_SID}",
+            "seq": f"frame {wrong.get('seq')} came after frame 1",
+            "length": f"{len(data) if last else 3} bytes came, {wrong.get('offset', 0) - 3} were sent",
+            "checksum": "",
+        }[code]  # fmt: skip
         assert (answer.receipt.frames, answer.receipt.bytes, answer.receipt.crc) == (1, 3, at.crc)
 
 
@@ -761,6 +767,13 @@ def test_a_frame_above_the_limit_ends_the_reading_with_both_sizes(form: Form) ->
         assert (answer.verdict, answer.code, answer.text) == (Verdict.CORRUPT, "too_large", "a")
         assert isinstance(answer.error, FrameTooLarge)
         assert (answer.error.size, answer.error.limit) == (3000, 2999)
+
+
+def test_bytes_that_are_not_the_carriers_are_corrupt_and_say_why() -> None:
+    answer = read(b"nonsense\n", wire="ndjson", dialect="native")
+    assert (answer.verdict, answer.code) == (Verdict.CORRUPT, "grammar")
+    assert isinstance(answer.error, CorruptStream)
+    assert answer.error.detail == "a line that is no record of this carrier: b'nonsense'"
 
 
 def test_nothing_is_handed_out_after_a_fault() -> None:

@@ -68,6 +68,11 @@ class Blocks(ABC, Generic[T]):
             return []
         return self._lines([b"", b"", b""] if self._line else [b"", b""])
 
+    @property
+    def unfinished(self) -> bool:
+        """Whether the bytes so far end inside an event. A comment is none."""
+        return bool(self._data) or (bool(self._line) and not self._line[0].startswith(b":"))
+
     def _comment(self, text: str) -> None:
         """A comment's line has ended; `text` is what follows its colon."""
         self._comments.append(text)

@@ -92,9 +92,9 @@ class NdjsonReader:
         line = b"".join(self._parts)
         self._parts.clear()
         try:
-            records = [self._record(line)] if line.strip() else []
+            records = [self._record(line)]
         except WireError:
-            return []  # half a line: the stream was cut, which is not for a decoder to judge
+            return []  # nothing, or half a line: the stream was cut, which is not for a decoder to judge
         for record in records:
             record.partial = True
         return records

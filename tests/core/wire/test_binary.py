@@ -99,9 +99,9 @@ class TestReader:
     @pytest.mark.parametrize(
         ("bad", "message"),
         [
-            (record(flip=1), "header does not match"),
-            (record(kind=3), "unknown kind 3 or status 0"),
-            (record(status=7) + b"\0\0\0\0", "unknown kind 0 or status 7"),
+            (record(flip=1), "^a record's header does not match its checksum$"),
+            (record(kind=3), "^a record of unknown kind 3 or status 0$"),
+            (record(status=7) + b"\0\0\0\0", "^a record of unknown kind 0 or status 7$"),
         ],
     )
     def test_a_record_that_cannot_be_is_an_error_after_the_good_ones(self, bad: bytes, message: str) -> None:
@@ -133,6 +133,13 @@ class TestReader:
             assert [len(found.data) for found in read] == [22, 100]
             assert (caught.value.size, caught.value.limit) == (101, 100)
 
+    def test_a_length_is_looked_at_as_soon_as_its_checksum_is_there(self) -> None:
+        header = record(name=b"n", data=b"x" * 101)[: 18 + 1 + 5 + 4]
+        reader = BinaryReader(100)
+        assert len(reader.feed(OPENING + header[:-1])) == 1
+        with pytest.raises(FrameTooLarge):
+            reader.feed(header[-1:])
+
     def test_a_summary_above_the_limit_is_refused_too(self) -> None:
         assert len(BinaryReader(100).feed(OPENING + record(status=1) + b"\0\0\0\x64" + b"s" * 100)) == 2
         reader = BinaryReader(100)
@@ -157,6 +164,15 @@ class TestReader:
         assert [len(found.data) for found in read] == [22, 600_000]
         assert looks == 4  # the opening, a header of unknown length, all lengths, all of it
         assert len(reader._buffer) == 0
+
+    def test_byte_by_byte_a_record_is_looked_at_once_for_each_length_it_holds(self) -> None:
+        reader = BinaryReader()
+        looks = []
+        one = reader._one
+        reader._one = lambda at: looks.append(len(reader._buffer)) or one(at)  # type: ignore[func-returns-value,method-assign]
+        for byte in OPENING + record(name=b"n", status=1, data=b"xy") + b"\0\0\0\x02{}":
+            reader.feed(bytes([byte]))
+        assert looks == [25, 18, 28, 38, 40]  # opening, name's length, all but the summary's length, that, the end
 
     def test_what_was_read_is_dropped_from_the_buffer_once_a_feed(self) -> None:
         reader = BinaryReader()

@@ -170,6 +170,33 @@ class TestLimits:
             for _ in range(1200):
                 decoder.feed(line)
 
+    @pytest.mark.parametrize(
+        ("first", "counts"),
+        [
+            (b":" + b"x" * 1000, 1001),
+            (b"data:" + b"x" * 50, 51),
+            (b"data: " + b"x" * 50, 51),
+            (b"data", 1),
+            (b"id: " + b"x" * 50, 54),
+            (b"event:" + b"x" * 50, 56),
+            (b"retry: 123", 10),
+        ],
+    )
+    def test_what_is_kept_counts_to_the_byte(self, first: bytes, counts: int) -> None:
+        for rest in (b"%b", b"%b\n"):
+            SseDecoder(max_frame=100).feed(first + b"\n" + rest % (b"x" * (1124 - counts)))
+            with pytest.raises(FrameTooLarge) as caught:
+                SseDecoder(max_frame=100).feed(first + b"\n" + rest % (b"x" * (1125 - counts)))
+            assert caught.value.size == 1125
+
+    def test_a_block_that_ended_does_not_count_with_the_next(self) -> None:
+        decoder = SseDecoder(max_frame=100)
+        for block in (b": c\nid: 1\nevent: e\ndata: x\n\n", b": c\n\n", b"id: 1\n\n"):
+            decoder.feed(block)
+            decoder.feed(b"u" * 1124 + b"\n")
+        with pytest.raises(FrameTooLarge):
+            decoder.feed(b"u" * 1125 + b"\n")
+
     def test_what_is_not_kept_does_not_count(self) -> None:
         decoder = SseDecoder(max_frame=100)
         for _ in range(1200):

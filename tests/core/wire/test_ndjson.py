@@ -112,6 +112,10 @@ class TestReader:
         with pytest.raises(WireError) as caught:
             NdjsonReader().feed(b"y" * 200 + b"\n")
         assert str(caught.value) == f"a line that is no record of this carrier: {b'y' * 80!r}"
+        odd = b'{"other":"' + b"y" * 100 + b'"}'
+        with pytest.raises(WireError) as caught:
+            NdjsonReader().feed(odd + b"\n")
+        assert str(caught.value) == f"a line that is no record of this carrier: {odd[:80]!r}"
 
     def test_a_lone_surrogate_becomes_a_question_mark(self) -> None:
         assert records([b'{"data":"a\\ud800","id":"\\udfff"}\n'])[0][:4] == ("frame", b"?", None, b"a?")
@@ -155,6 +159,11 @@ class TestReader:
         assert (caught.value.size, caught.value.limit) == (4697, 100)
 
     def test_lines_that_ended_do_not_count_with_the_next(self) -> None:
+        reader = NdjsonReader(100)
+        reader.feed(b'{"da')
+        assert len(reader.feed(b'ta":"x"}\n' + b"x" * (6 * 100 + 4096))) == 1
+        with pytest.raises(FrameTooLarge):
+            reader.feed(b"x")
         reader = NdjsonReader(100)
         for _ in range(20):
             assert len(reader.feed(b'"x"}\n{"data":' if reader._parts else b'{"data":"x"}\n{"data":')) == 1

@@ -212,6 +212,13 @@ class TestReader:
             assert record[-1] is True
         assert [record[-1] for record in records([b"data: a\n\n" + lines])] == [False, True]
 
+    def test_an_end_may_be_told_twice(self) -> None:
+        reader = SseReader(own_ids=False)
+        reader.feed(b"data: a\n\n")
+        reader.feed(b"id: a\ndata: x")
+        assert [record.data for record in reader.end()] == [b"x"]
+        assert reader.end() == []
+
     def test_frames_of_text_are_read_the_same_whether_one_or_many_come_in_a_chunk(self) -> None:
         first, rest = b"data: first\n\n", b"id: a\ndata: 1\n\n: sg b\ndata: \xff\n\nid: c\ndata: \n\n"
         expected = [
