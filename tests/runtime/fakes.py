@@ -29,7 +29,7 @@ from streamguard.runtime.direct import DirectDriver
 from streamguard.runtime.source import TokenSource
 from streamguard.runtime.timing import Timing
 
-__all__ = ["SID", "Hook", "Script", "Served", "Wire", "serve", "timing"]
+__all__ = ["SID", "Hook", "Script", "Served", "Wire", "native", "serve", "timing"]
 
 SID = "AAAAAAAAAAAAAAAAAAAAAA"
 VARIABLE: contextvars.ContextVar[str] = contextvars.ContextVar("variable", default="unset")
@@ -213,6 +213,11 @@ def timing(**limits: Any) -> Timing:
     return Timing(clock=anyio.current_time, **limits)
 
 
+def native(policy: FlushPolicy, beat: Any = "comment") -> Pipeline:
+    """A pipeline of dialect `native` over SSE."""
+    return Pipeline(policy, FramedEncoder(Native(), sid=SID), CompletionGuard(Sse(heartbeat=beat)))
+
+
 @attrs.define
 class Served:
     """One stream: its driver, its sink, its hook."""
@@ -272,8 +277,6 @@ def serve(
     wire = wire or Wire()
     hook = hook or Hook()
     limits.setdefault("clock", anyio.current_time)
-    pipeline = Pipeline(
-        policy or Immediate(), FramedEncoder(Native(), sid=SID), CompletionGuard(Sse(heartbeat=beat))  # type: ignore[arg-type]
-    )
+    pipeline = native(policy or Immediate(), beat)
     driver = DirectDriver(TokenSource(source), pipeline, wire, Timing(**limits), on_end=hook, request_id="request")
     return Served(driver, wire, hook)
