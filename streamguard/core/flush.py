@@ -329,17 +329,9 @@ class FlushStage:
         if self._immediate and not self._held:
             self._left += len(piece)
             return piece
-        held = self._held + len(piece)
-        try:
-            leave = self.policy.push(piece, held, now)
-            if leave == held and not self._held:
-                self._left += held
-                return piece
-        except BaseException:  # the comparison is inside too: an answer may be anything
-            self.hold(piece)
-            raise
-        self._parts.append(piece)
-        self._held = held
+        self._parts.append(piece)  # first, so that a policy that raises loses nothing
+        self._held = held = self._held + len(piece)
+        leave = self.policy.push(piece, held, now)
         if leave is _NONE and held < MAX_HELD:
             return ""
         return self._release(held if held >= MAX_HELD else leave)

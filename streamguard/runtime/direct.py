@@ -19,7 +19,7 @@ and peek deadline. The rules between them:
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator
 from typing import Any, Final, Generic, TypeVar
 
 import anyio
@@ -174,8 +174,11 @@ class DirectDriver(Generic[T]):
         if not self._scope.cancel_called and self._outside.requested(unknown=False):
             await self._outside.repeat()  # the source hid it; half an answer must not pass for a whole one
 
-    async def _steps(self, step: Callable[[], Awaitable[Item]]) -> None:
-        """The hot path: one turn of this loop is one token."""
+    async def _steps(self, items: AsyncIterator[Item]) -> None:
+        """The hot path: one turn of this loop is one token.
+
+        The driver counts as parked until it awaits something else: in between nobody else runs.
+        """
         clock = self._clock
         push = self.stage.push
         send = self.sink.send
@@ -186,22 +189,19 @@ class DirectDriver(Generic[T]):
         await turns.give()
         now = clock()
         slice_end = now + SLICE
-        while True:
-            if self._late and self._before_parking():
-                return
-            self._parked = now
-            try:
-                item = await step()
-            except StopAsyncIteration:
-                return
-            self._parked = None
+        if self._late and self._before_parking():
+            return
+        self._parked = now
+        async for item in items:
             now = clock()
             out = push(item, now)
             if self._attention:
+                self._parked = None
                 if await self._attend(out, now):
                     return
                 now = clock()
             if out:
+                self._parked = None
                 try:
                     await send(out)
                 except Exception as exc:
@@ -218,9 +218,13 @@ class DirectDriver(Generic[T]):
                     self._armed = due
                     self._rearm.set()
             if now > slice_end:
+                self._parked = None
                 await turns.give()
                 now = clock()
                 slice_end = now + SLICE
+            if self._late and self._before_parking():
+                return
+            self._parked = now
 
     async def _attend(self, out: T, now: float) -> bool:
         """What the watchers want looked at, with a frame in hand; true if the stream is over."""

@@ -47,13 +47,14 @@ class TokenSource:
         self._iterator: AsyncIterator[Item] | None = None
         self._closed = False
 
-    async def open(self) -> Callable[[], Awaitable[Item]]:
-        """Resolve the producer and return the step function, `__anext__` of its iterator."""
+    async def open(self) -> AsyncIterator[Item]:
+        """Resolve the producer and return its iterator."""
         if self._closed:
             raise StreamClosed("the source is closed")
         if self._iterator is None:
             self._iterator = (await self._resolved()).__aiter__()
-        return self._iterator.__anext__
+        # Some iterators are no iterables: they can be stepped, and not looped over.
+        return self._iterator if isinstance(self._iterator, AsyncIterable) else self
 
     async def _resolved(self) -> AsyncIterable[Item]:
         for _ in range(_MAX_STEPS):

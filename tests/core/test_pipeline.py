@@ -422,7 +422,11 @@ def test_a_hostile_policy_fails_the_stream_and_loses_nothing(policy: FlushPolicy
         ([None], "policy_error", "Scripted answered a NoneType; 2 characters are held: answer an int from 0 to 2"),
         (["ab"], "policy_error", "Scripted answered a str; 2 characters are held: answer an int from 0 to 2"),
         ([Liar(1)], "policy_error", "Scripted answered a Liar; 2 characters are held: answer an int from 0 to 2"),
-        ([Incomparable()], "source_error", "ValueError"),
+        (
+            [Incomparable()],
+            "policy_error",
+            "Scripted answered a Incomparable; 2 characters are held: answer an int from 0 to 2",
+        ),
         ([ValueError("a secret")], "source_error", "ValueError"),
     ],
 )
