@@ -115,6 +115,24 @@ async def test_every_kind_of_producer_gives_its_items(make: Callable[[], Any]) -
         assert [item async for item in items] == ["a", "b"]
 
 
+async def test_an_iterator_that_is_no_iterable_can_be_driven() -> None:
+    class Steps:
+        left = ["b", "a"]
+
+        async def __anext__(self) -> str:
+            if not self.left:
+                raise StopAsyncIteration
+            return self.left.pop()
+
+    class Producer:
+        def __aiter__(self) -> Any:
+            return Steps()
+
+    served = await serve(Producer()).run()
+    assert served.outcome.status == "complete"
+    assert served.wire.text == "ab"
+
+
 @each(PRODUCERS)
 async def test_every_kind_of_producer_can_be_closed_before_it_was_opened(make: Callable[[], Any]) -> None:
     source = TokenSource(make())
