@@ -7,7 +7,16 @@ In the order in which data flows. Frameworks are in `streamguard.adapters`, the 
 from __future__ import annotations
 
 from streamguard.core.dialect import Native, OpenAI, Raw, Text
-from streamguard.core.errors import SourceFailed, StreamAborted, StreamGuardError
+from streamguard.core.errors import (
+    CorruptStream,
+    FailedStream,
+    SourceFailed,
+    StreamAborted,
+    StreamGap,
+    StreamGuardError,
+    TruncatedStream,
+    VerdictError,
+)
 from streamguard.core.flush import (
     AtBoundary,
     EveryBytes,
@@ -73,4 +82,9 @@ __all__ = [
     # errors
     "StreamGuardError",
     "StreamAborted",
+    "VerdictError",
+    "TruncatedStream",
+    "CorruptStream",
+    "StreamGap",
+    "FailedStream",
 ]

@@ -167,8 +167,8 @@ class AnswerState:
         content_type = headers.get("content-type", "")
         wire = wire_for_content_type(content_type)
         promise = parse_answer(headers.get("streamguard"))
-        if self._dialect is None and promise is not None:
-            self._dialect = _known(promise.dialect)
+        if promise is not None and (self._dialect is None or self._dialect.name != promise.dialect):
+            self._dialect = _known(promise.dialect)  # the server knows what it wrote
         why = self._why_not(status, wire, promise)
         if why is not None or wire is None:
             self._refusal = _Refusal(status, content_type, why or "the content type is that of no stream")

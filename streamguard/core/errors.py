@@ -121,16 +121,15 @@ class LocalProtocolError(StreamGuardError):
 
 
 class UnsupportedItem(LocalProtocolError, TypeError):
-    """A source yielded something that the stream's dialect has no form for."""
+    """A source yielded something that its dialect has no form for (`dialect` is empty: that none has)."""
 
     code = "unsupported_item"
 
     def __init__(self, kind: str, dialect: str, advice: str = "") -> None:
         self.kind = kind
         self.dialect = dialect
-        super().__init__(
-            f"a source yielded {kind}, which dialect {dialect!r} cannot carry" + (f": {advice}" if advice else "")
-        )
+        where = f"dialect {dialect!r} cannot carry" if dialect else "no dialect can carry"
+        super().__init__(f"a source yielded {kind}, which {where}" + (f": {advice}" if advice else ""))
 
 
 class TextAfterFinish(LocalProtocolError):

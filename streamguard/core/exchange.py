@@ -24,7 +24,17 @@ from streamguard.core.items import Ending
 from streamguard.core.jsontext import dumps
 from streamguard.core.negotiate import Answer, Request, parse_request, write_answer
 
-__all__ = ["NO_STORE", "Refusal", "RequestFacts", "Terms", "answer_headers", "http10_refusal", "refusal", "terms"]
+__all__ = [
+    "NO_STORE",
+    "Refusal",
+    "RequestFacts",
+    "Terms",
+    "answer_headers",
+    "early_failure",
+    "http10_refusal",
+    "refusal",
+    "terms",
+]
 
 # On every answer, refusals too: 204, 404 and 410 can be cached (RFC 9110, section 15.1).
 NO_STORE: Final = ("cache-control", "no-store, no-transform")
@@ -124,9 +134,15 @@ def http10_refusal() -> Refusal:
     return _problem(426, "http_1_0", "this stream needs HTTP/1.1 or newer", ("upgrade", "HTTP/1.1"))
 
 
-def _problem(status: int, code: str, detail: str, *more: tuple[str, str]) -> Refusal:
+def early_failure(failure: Failure) -> Refusal:
+    """The answer where a source chose a failure before the headers went out: 503 if a retry may help, else 500."""
+    status = 503 if failure.retryable else 500
+    return _problem(status, failure.code, failure.message, retry=failure.retryable)
+
+
+def _problem(status: int, code: str, detail: str, *more: tuple[str, str], retry: bool = False) -> Refusal:
     body = dumps({"title": code.replace("_", " "), "status": status, "detail": detail, "code": code})
-    headers = [("content-type", "application/problem+json"), NO_STORE, ("x-should-retry", "false"), *more]
+    headers = [("content-type", "application/problem+json"), NO_STORE, ("x-should-retry", str(retry).lower()), *more]
     return Refusal(status, [*headers, ("content-length", str(len(body)))], body)
 
 

@@ -34,6 +34,7 @@ __all__ = [
     "MAX_HELD",
     "Within",
     "any_of",
+    "checked_policy",
 ]
 
 # Characters that may be held at most, whatever the policy says (guarantee G7): the default frame
@@ -67,8 +68,13 @@ class FlushPolicy(Protocol):
 
 
 def _positive(instance: object, attribute: attrs.Attribute[Any], value: Any) -> None:
-    if not value > 0:
-        raise ValueError(f"{attribute.name} must be above zero, not {value!r}")
+    if not isinstance(value, (int, float)) or not value > 0:
+        raise ValueError(f"{attribute.name} must be a number above zero, not {value!r}")
+
+
+def _first(instance: object, attribute: attrs.Attribute[Any], value: Any) -> None:
+    if value not in ("now", "policy"):
+        raise ValueError(f'first must be "now" or "policy", not {value!r}')
 
 
 @attrs.define
@@ -90,7 +96,7 @@ class EveryTokens:
     """Text leaves when `n` pieces are held. With `first="now"` the first piece does not wait."""
 
     n: int = attrs.field(validator=_positive)
-    first: First = attrs.field(default="now", kw_only=True)
+    first: First = attrs.field(default="now", validator=_first, kw_only=True)
     _count: int = attrs.field(default=0, init=False)
     _wanted: int = attrs.field(init=False)  # pieces after which text leaves: `n`, or one at first
 
@@ -117,7 +123,7 @@ class EveryBytes:
     """Text leaves when `n` bytes of UTF-8 are held. With `first="now"` the first piece does not wait."""
 
     n: int = attrs.field(validator=_positive)
-    first: First = attrs.field(default="now", kw_only=True)
+    first: First = attrs.field(default="now", validator=_first, kw_only=True)
     _bytes: int = attrs.field(default=0, init=False)
     _begun: bool = attrs.field(default=False, init=False)
 
@@ -144,7 +150,7 @@ class Within:
     """Text is held for at most `seconds`, counted from its first held piece."""
 
     seconds: float = attrs.field(validator=_positive)
-    first: First = attrs.field(default="now", kw_only=True)
+    first: First = attrs.field(default="now", validator=_first, kw_only=True)
     _due: float | None = attrs.field(default=None, init=False)
     _begun: bool = attrs.field(default=False, init=False)
 
@@ -229,7 +235,7 @@ class HoldBack:
         self.stop = (stop,) if isinstance(stop, str) else tuple(stop)
         if not self.stop or not all(self.stop):
             raise ValueError("HoldBack needs at least one stop string, and none may be empty")
-        self.flush = Immediate() if flush is None else flush
+        self.flush = Immediate() if flush is None else checked_policy(flush)
         self._tables = tuple(_borders(word) for word in self.stop)
         self._matched = [0] * len(self.stop)
 
@@ -291,9 +297,18 @@ def any_of(*policies: FlushPolicy) -> FlushPolicy:
     """Text leaves as soon as one of `policies` lets it: `any_of(EveryTokens(8), Within(0.04))`."""
     if not policies:
         raise ValueError("any_of needs at least one policy")
+    for policy in policies:
+        checked_policy(policy)
     if any(isinstance(policy, HoldBack) for policy in policies):
         raise ValueError("any_of would release what HoldBack holds; write HoldBack(stop, flush=any_of(...))")
     return _AnyOf(policies)
+
+
+def checked_policy(policy: FlushPolicy) -> FlushPolicy:
+    """`policy`, if it is one. Raises TypeError for anything else, a policy's class included."""
+    if isinstance(policy, type) or not isinstance(policy, FlushPolicy):
+        raise TypeError(f"{policy!r} is no flush policy: give an instance, for example EveryTokens(8)")
+    return policy
 
 
 class FlushStage:
@@ -303,7 +318,7 @@ class FlushStage:
 
     def __init__(self, policy: FlushPolicy) -> None:
         # A copy, because a policy given to a decorator or to two streams must not be shared.
-        self.policy = copy.deepcopy(policy)
+        self.policy = copy.deepcopy(checked_policy(policy))
         # Exactly these types: a subclass may do as it likes.
         self.timed = type(policy) not in (Immediate, EveryTokens, EveryBytes)  # whether it may name a deadline
         self._immediate = type(policy) is Immediate

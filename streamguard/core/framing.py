@@ -20,7 +20,7 @@ from typing import Any, Final
 from zlib import crc32
 
 from streamguard.core.cursor import Cursor, chain, cursor_zero, looks_like_cursor, new_sid
-from streamguard.core.dialect.base import Dialect, DialectEncoder, Payload
+from streamguard.core.dialect import Dialect, DialectEncoder, Payload, dialect_named
 from streamguard.core.errors import (
     Failure,
     FieldRefused,
@@ -51,7 +51,7 @@ class FramedEncoder:
 
     def __init__(
         self,
-        dialect: Dialect,
+        dialect: str | Dialect,
         *,
         sid: str | None = None,
         negotiated: bool = False,
@@ -62,6 +62,7 @@ class FramedEncoder:
         self.zero = cursor_zero(self.sid)
         if not looks_like_cursor(str(self.zero)):
             raise ValueError(f"a sid is 22 characters of base64url, not {self.sid!r}")
+        dialect = dialect_named(dialect)
         self.own_ids = dialect.own_ids
         self.takes_text = dialect.takes_text
         self.dialect = dialect.encoder(negotiated=negotiated)

@@ -12,7 +12,7 @@ from streamguard.core.cursor import Cursor
 from streamguard.core.errors import LocalProtocolError, StreamFinished
 from streamguard.core.frame import Frame, TextFields
 from streamguard.core.states import Input, State, step
-from streamguard.core.wire.base import Wire, WireEncoder
+from streamguard.core.wire import Wire, WireEncoder, wire_named
 
 __all__ = ["CompletionGuard"]
 
@@ -20,8 +20,8 @@ __all__ = ["CompletionGuard"]
 class CompletionGuard:
     """Admits one stream's frames to one connection, written by `wire` (`Sse()`, `Ndjson()`, `Binary()`)."""
 
-    def __init__(self, wire: Wire) -> None:
-        self.wire = wire
+    def __init__(self, wire: str | Wire) -> None:
+        self.wire = wire_named(wire)
         self.state: State = "unopened"
         self.status: str | None = None  # the terminal's, once it was admitted
         self.bytes = 0  # written so far, terminal and heartbeats included

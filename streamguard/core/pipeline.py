@@ -50,7 +50,7 @@ class ItemStage:
             text = self.flush.push(text, now) if text else ""
             return [text] if text else []
         if not isinstance(item, (Block, Event, Mapping, Finish, Checkpoint)):
-            raise UnsupportedItem(type(item).__name__, "any", "yield str, bytes, Block, Event, a mapping or Finish")
+            raise UnsupportedItem(type(item).__name__, "", "yield text as str or UTF-8 bytes, or a Block or Finish")
         if not isinstance(item, (Finish, Checkpoint)):
             self.items += 1
         text = self.drain()
@@ -225,8 +225,8 @@ class Pipeline:
 
     @property
     def cursor(self) -> Cursor:
-        """The last frame that was handed out."""
-        return self.guard.cursor
+        """The last frame that was handed out; cursor zero before any."""
+        return self.encoder.zero if self.guard.state == "unopened" else self.guard.cursor
 
     @property
     def status(self) -> str | None:

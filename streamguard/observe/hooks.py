@@ -8,7 +8,7 @@ no stream.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Any, Literal, Union
+from typing import Any, Literal
 
 import attrs
 
@@ -52,4 +52,4 @@ class Outcome:
     abandoned: bool = False
 
 
-OnEnd = Callable[[Outcome], Union[Awaitable[None], None]]
+OnEnd = Callable[[Outcome], Awaitable[None] | None]

@@ -73,8 +73,9 @@ class DirectDriver(Generic[T]):
         self._request_id = request_id
         self._clock = timing.clock
         self._line: Connection[T] = Connection(sink, timing.clock)
-        self._end: Ending[T] = Ending(stage, self._line, timing, abort=abort)
-        self._name = stage.cursor.sid[:8]  # for the log; the whole grants access to the stream
+        # For the log. Never the whole sid, which grants access to the stream.
+        self._name = stage.cursor.sid[:8] + (f" (request {request_id[:64]})" if request_id else "")
+        self._end: Ending[T] = Ending(stage, self._line, timing, name=self._name, abort=abort)
         # All three around the source, whose own scopes may be open when it is closed, so none may come later:
         self._scope = anyio.CancelScope()  # cancelled to stop the source
         self._closing = anyio.CancelScope()  # shields its clean-up, with a deadline

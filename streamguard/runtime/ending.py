@@ -44,7 +44,7 @@ class Ending(Generic[T]):
     """Ends one stream. `why` stays None where its source returns; `abort` says whether an end other than
     `complete` also aborts the connection."""
 
-    def __init__(self, stage: Stage[T], line: Connection[T], timing: Timing, *, abort: bool) -> None:
+    def __init__(self, stage: Stage[T], line: Connection[T], timing: Timing, *, name: str, abort: bool) -> None:
         self.why: Why | None = None
         self.begun = False  # from here on nothing but the last words may be written
         self.unsent: T | None = None  # framed, and not handed to the connection yet
@@ -52,19 +52,21 @@ class Ending(Generic[T]):
         self._line: Connection[T] = line
         self._timing = timing
         self._abort = abort
-        self._name = stage.cursor.sid[:8]  # for the log; the whole grants access to the stream
+        self._told = False
+        self._name = name
 
     def begin(self) -> None:
         """The source is over, or told to be: from now on `why` is settled."""
-        if not self.begun:
-            self.begun = True
-            self._tell()
+        self.begun = True
 
     async def last_words(self) -> None:
         """The terminal, if there is anybody to tell, and the clean end after `complete`."""
         self.begin()
         why, line = self.why, self._line
-        if why is GONE or line.torn or line.over:
+        if why is GONE or line.over:
+            return
+        if line.torn:
+            self._tell()
             return
         if not line.opened and why is not None and (why.exception is not None or why is SHUTDOWN):
             return  # before the headers the server's own error answer is the better one
@@ -108,22 +110,28 @@ class Ending(Generic[T]):
             await line.open()
         now = self._timing.clock()
         last = stage.finish(now) if why is None else stage.fail(why.failure, now, why.status)
+        self._tell()
         if self.unsent:
             last = self.unsent + last
         await line.send(last)
 
     def _tell(self) -> None:
-        why = self.why
-        if why is None or why is GONE:
+        """One line in the log for a stream that did not complete; a traceback where nobody chose the failure."""
+        why, stage = self.why, self._stage
+        status = stage.status or (why.status if why is not None else "failed")
+        failure = stage.ending.failure or (why.failure if why is not None else None)
+        if self._told or status == "complete" or failure is None:
             return
-        unexpected = why.exception is not None and not isinstance(why.exception, (SourceFailed, LocalProtocolError))
+        self._told = True
+        exc = why.exception if why is not None else None
+        unexpected = exc is not None and not isinstance(exc, (SourceFailed, LocalProtocolError))
         logger.log(
             logging.ERROR if unexpected else logging.WARNING,
-            "stream %s ends as %s after %d frames: %s: %s",
+            "stream %s ended as %s after %d items: %s: %s",
             self._name,
-            why.status,
-            self._stage.cursor.seq,
-            why.failure.code,
-            why.failure.message,
-            exc_info=why.exception if unexpected else None,
+            status,
+            stage.items,
+            failure.code,
+            failure.message,
+            exc_info=exc if unexpected else None,
         )

@@ -20,7 +20,7 @@ import anyio
 import anyio.abc
 
 from streamguard.core.cursor import Cursor
-from streamguard.core.errors import Failure, StreamAborted, StreamClosed
+from streamguard.core.errors import Failure, StreamAborted, StreamBroken, StreamClosed
 from streamguard.core.flush import FlushPolicy
 from streamguard.core.frame import Frame
 from streamguard.core.framing import FramedEncoder
@@ -30,7 +30,7 @@ from streamguard.core.pipeline import FrameStage, ItemStage, Pipeline
 from streamguard.observe.hooks import OnEnd, Outcome
 from streamguard.runtime.direct import DirectDriver
 from streamguard.runtime.sink import Stage
-from streamguard.runtime.source import TokenSource
+from streamguard.runtime.source import Producer, TokenSource
 from streamguard.runtime.timing import DEFAULT_TIMING, Timing
 
 __all__ = ["GuardedStream", "StageStream", "pipe"]
@@ -131,6 +131,8 @@ class _HandOver(Generic[T]):
         pass
 
     async def send(self, data: T) -> None:
+        if self._left.is_set():
+            raise StreamBroken("nobody iterates any more")
         self._taken = anyio.Event()
         self._offer.append(data)
         self._offered.set()
@@ -147,7 +149,7 @@ class _HandOver(Generic[T]):
 
     async def take(self) -> T:
         """The next one. Raises EndOfStream after the last."""
-        while not self._offer:
+        while self._left.is_set() or not self._offer:
             if self._over or self._left.is_set():
                 raise anyio.EndOfStream
             await self._offered.wait()
@@ -171,13 +173,13 @@ class StageStream(Generic[T]):
 
     def __init__(
         self,
-        source: TokenSource,
+        source: TokenSource | Producer,
         stage: Stage[Any],
         *,
         timing: Timing = DEFAULT_TIMING,
         on_end: OnEnd | None = None,
     ) -> None:
-        self._source = source
+        self._source = source if isinstance(source, TokenSource) else TokenSource(source)
         self._stage = stage
         self._timing = timing
         self._on_end = on_end
@@ -247,26 +249,38 @@ class StageStream(Generic[T]):
 
 
 @overload
-def pipe(source: TokenSource, /) -> TokenSource: ...
+def pipe(source: TokenSource | Producer, /) -> TokenSource: ...
 @overload
-def pipe(source: TokenSource, policy: FlushPolicy, /, **options: Any) -> StageStream[Item]: ...
-@overload
-def pipe(source: TokenSource, policy: FlushPolicy, encoder: FramedEncoder, /, **options: Any) -> StageStream[Frame]: ...
+def pipe(source: TokenSource | Producer, policy: FlushPolicy, /, **options: Any) -> StageStream[Item]: ...
 @overload
 def pipe(
-    source: TokenSource, policy: FlushPolicy, encoder: FramedEncoder, guard: CompletionGuard, /, **options: Any
+    source: TokenSource | Producer, policy: FlushPolicy, encoder: FramedEncoder, /, **options: Any
+) -> StageStream[Frame]: ...
+@overload
+def pipe(
+    source: TokenSource | Producer,
+    policy: FlushPolicy,
+    encoder: FramedEncoder,
+    guard: CompletionGuard,
+    /,
+    **options: Any,
 ) -> StageStream[bytes]: ...
 def pipe(
-    source: TokenSource,
+    source: TokenSource | Producer,
     policy: FlushPolicy | None = None,
     encoder: FramedEncoder | None = None,
     guard: CompletionGuard | None = None,
     /,
     **options: Any,
 ) -> TokenSource | StageStream[Any]:
-    """The stages given, joined; options are `timing` and `on_end`."""
+    """The stages given, in their order, joined; options are `timing` and `on_end`."""
+    for stage, kind in ((encoder, FramedEncoder), (guard, CompletionGuard)):
+        if stage is not None and not isinstance(stage, kind):
+            raise TypeError(f"{stage!r} stands where a {kind.__name__} belongs: source, policy, encoder, guard")
     if policy is None:
-        return source
+        if options:
+            raise TypeError(f"a source alone takes no {', '.join(options)}; the stages are given by position")
+        return source if isinstance(source, TokenSource) else TokenSource(source)
     if encoder is None:
         return StageStream(source, _Items(policy), **options)
     if guard is None:
@@ -285,7 +299,7 @@ class GuardedStream(StageStream[bytes]):
 
     def __init__(
         self,
-        source: TokenSource,
+        source: TokenSource | Producer,
         policy: FlushPolicy,
         encoder: FramedEncoder,
         guard: CompletionGuard,

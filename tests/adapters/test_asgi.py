@@ -62,6 +62,16 @@ def test_a_failure_is_no_traceback_in_the_servers_log(caplog: pytest.LogCaptureF
     assert ["overloaded" in record.message for record in caplog.records if record.name == "streamguard"] == [True]
 
 
+def test_the_log_names_the_stream_and_not_the_whole_id(caplog: pytest.LogCaptureFixture) -> None:
+    """The beginning of the id is enough to find it; the whole grants access."""
+    ends = Ends()
+    with serving(answering(failing, timing=QUICK, on_end=ends)) as server:
+        exchange(server.connect())
+    sid = ends.wait().cursor.sid
+    assert f"stream {sid[:8]} ends as failed" in caplog.text
+    assert sid not in caplog.text
+
+
 def test_an_exceptions_message_goes_to_the_log_and_not_to_the_reader(caplog: pytest.LogCaptureFixture) -> None:
     async def leaking() -> AsyncIterator[str]:
         yield "t0 "
@@ -332,7 +342,17 @@ class TestPeek:
     def test_a_failure_before_the_first_item_is_an_http_status(self) -> None:
         with serving(answering(lambda: failing(0), timing=Timing(peek=60.0))) as server:
             response = exchange(server.connect())
-        assert (response.status, response.clean) == (500, True)
+        assert (response.status, response.clean) == (503, True)
+
+    def test_a_failure_that_no_retry_helps_is_a_500(self) -> None:
+        async def refused() -> AsyncIterator[str]:
+            raise SourceFailed("too_long", "the prompt is too long")
+            yield ""
+
+        with serving(answering(refused, timing=Timing(peek=60.0))) as server:
+            response = exchange(server.connect())
+        assert response.status == 500
+        assert b'"code":"too_long"' in response.body
 
     def test_without_peek_it_is_a_terminal_at_once(self) -> None:
         with serving(answering(lambda: failing(0), timing=QUICK)) as server:

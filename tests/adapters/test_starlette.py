@@ -306,3 +306,10 @@ def test_what_an_endpoint_raises_before_it_returns_its_source_is_a_status_in_any
     with serving(failing_app(QUICK)) as server:
         response = exchange(server.connect(), path="/http-returning")
     assert (response.status, response.body) == (403, b"not for you")
+
+
+def test_an_expected_status_in_peek_is_no_error_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    """The exception goes to the application, which answers it; a traceback as well would tell of it twice."""
+    with serving(failing_app(PEEK)) as server:
+        assert exchange(server.connect(), path="/http").status == 403
+    assert [record for record in caplog.records if record.name == "streamguard" and record.exc_info] == []

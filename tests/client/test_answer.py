@@ -23,7 +23,7 @@ from streamguard.core.errors import (
 )
 from streamguard.core.negotiate import parse_request
 from streamguard.core.receipt import Verdict
-from streamguard.core.wire import Ndjson, Plain
+from streamguard.core.wire import Binary, Ndjson, Plain, Sse
 from tests.client.server import Made, made
 
 HELLO = made("Hello", " world")
@@ -368,3 +368,16 @@ def test_the_request_asks_for_verification_in_a_form_that_servers_read() -> None
     headers = dict(REQUEST_HEADERS)
     assert parse_request(headers["Streamguard"], None) is not None
     assert headers["Accept"].startswith("text/event-stream")
+
+
+def test_the_server_knows_its_dialect_better_than_the_caller() -> None:
+    """Read as another dialect, its text would be lost and the answer called complete."""
+    for wire in (Sse(ids="id"), Ndjson(), Binary()):
+        stream = made("Hello", " world", wire=wire)
+        state = AnswerState(100.0, dialect="raw")
+        headers = httpx.Headers({"Content-Type": stream.content_type, "Streamguard": stream.header})
+        headers["Transfer-Encoding"] = "chunked"
+        assert state.open(200, headers, "HTTP/1.1")
+        for push in [stream.opening, *stream.pushes, stream.ending]:
+            state.feed(push, 100.0, 100.0)
+        assert taken(state) == "Hello world"

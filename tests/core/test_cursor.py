@@ -137,7 +137,9 @@ def test_a_new_sid_is_128_random_bits() -> None:
     assert len(sids) == 100
     for sid in sids:
         assert re.fullmatch(r"[A-Za-z0-9_-]{22}", sid)
-        assert len(base64.urlsafe_b64decode(sid + "==")) == 16
+        bits = base64.urlsafe_b64decode(sid + "==")
+        assert len(bits) == 16
+        assert base64.urlsafe_b64encode(bits) == f"{sid}==".encode()  # and no bit of it is unused
 
 
 def test_cursor_zero_names_the_stream() -> None:

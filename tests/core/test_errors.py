@@ -63,6 +63,11 @@ CASES = [
         "a source yielded int, which dialect 'native' cannot carry: yield str",
     ),
     (
+        UnsupportedItem("int", "", "yield str"),
+        {"kind": "int", "dialect": ""},
+        "a source yielded int, which no dialect can carry: yield str",
+    ),
+    (
         TextAfterFinish(1, "stop"),
         {"code": "text_after_finish", "choice": 1, "reason": "stop"},
         "choice 1 already finished with 'stop'; no text may follow",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import re
 import threading
+from itertools import product
 from typing import Any
 
 import pytest
@@ -216,7 +217,7 @@ def test_the_earliest_deadline_of_several_counts() -> None:
     ],
 )
 def test_a_count_or_a_time_is_above_zero(policy: Any, field: str, n: float) -> None:
-    with pytest.raises(ValueError, match=f"^{field} must be above zero, not {n!r}$"):
+    with pytest.raises(ValueError, match=f"^{field} must be a number above zero, not {n!r}$"):
         policy(n)
 
 
@@ -230,6 +231,43 @@ def test_hold_back_needs_stop_strings() -> None:
     for stop in ([], "", ["a", ""]):
         with pytest.raises(ValueError, match=r"^HoldBack needs at least one stop string, and none may be empty$"):
             HoldBack(stop)
+
+
+@pytest.mark.parametrize("policy", [EveryTokens, EveryBytes, Within])
+@pytest.mark.parametrize("first", ["", "later", None, True])
+def test_the_first_text_leaves_now_or_by_the_policy(policy: Any, first: Any) -> None:
+    with pytest.raises(ValueError, match=f'^first must be "now" or "policy", not {first!r}$'):
+        policy(1, first=first)
+
+
+@pytest.mark.parametrize("thing", [Immediate, EveryTokens, 8, "sentence", None, object()])
+def test_what_is_no_policy_is_refused_before_the_stream_starts(thing: Any) -> None:
+    """The class of one too: its `push` would be called without its self."""
+    takes: list[Any] = [FlushStage, any_of]
+    if thing is not None:  # no inner policy is the usual way
+        takes.append(lambda policy: HoldBack("x", flush=policy))
+    for take in takes:
+        with pytest.raises(TypeError) as caught:
+            take(thing)
+        assert str(caught.value) == f"{thing!r} is no flush policy: give an instance, for example EveryTokens(8)"
+
+
+@pytest.mark.parametrize(
+    ("policy", "timed"),
+    [
+        (Immediate(), False),
+        (EveryTokens(2), False),
+        (EveryBytes(2), False),
+        (Within(1.0), True),
+        (AtBoundary("word"), True),
+        (HoldBack("x"), True),
+        (any_of(Within(1.0)), True),
+        (Scripted([0]), True),
+        (type("Mine", (EveryTokens,), {})(2), True),
+    ],
+)
+def test_a_stage_says_whether_its_policy_may_name_a_deadline(policy: FlushPolicy, timed: bool) -> None:
+    assert FlushStage(policy).timed is timed
 
 
 def test_hold_back_is_never_part_of_any_of() -> None:
@@ -283,6 +321,20 @@ def test_hold_back_holds_exactly_what_may_begin_a_stop_string(pieces: list[str],
         assert text.startswith(gone)
         assert len(text) - len(gone) == max(_to_hold(text, stop) for stop in stops)
     assert gone + stage.drain() == text
+
+
+@pytest.mark.parametrize("size", range(1, 9))
+def test_after_any_beginning_and_any_next_character_hold_back_holds_the_right_part(size: int) -> None:
+    """Every state of the search and every step out of it, for every word of two letters."""
+    for letters in product("ab", repeat=size):
+        word = "".join(letters)
+        for begun, char in product(range(size), "abc"):
+            text = word[:begun] + char
+            stage = FlushStage(HoldBack(word))
+            if begun:
+                stage.push(word[:begun], 0.0)
+            stage.push(char, 0.0)
+            assert stage.held == _to_hold(text, word), (word, text)
 
 
 @given(token_cuts(_few), st.text(st.sampled_from("ab<"), min_size=1, max_size=4))
@@ -557,3 +609,18 @@ def test_what_leaves_does_not_depend_on_how_often_nothing_came(text: str, places
         out += stage.push(piece, float(now))
         out += stage.tick(now + 0.25) + stage.tick(now + 0.75)
     assert out + stage.drain() == text
+
+
+@pytest.mark.parametrize("wrong", [EveryTokens, "tokens", 3, None, object()])
+def test_what_is_no_policy_is_refused_where_it_is_given(wrong: Any) -> None:
+    for use in (FlushStage, any_of, lambda policy: HoldBack("x", flush=policy or object())):
+        with pytest.raises(TypeError, match="is no flush policy: give an instance"):
+            use(wrong)
+
+
+@pytest.mark.parametrize("policy", [EveryTokens, EveryBytes, Within])
+def test_first_is_now_or_policy(policy: Any) -> None:
+    with pytest.raises(ValueError, match='first must be "now" or "policy", not \'later\''):
+        policy(3, first="later")
+    with pytest.raises(ValueError, match="must be a number above zero, not '8'"):
+        policy("8")

@@ -122,9 +122,15 @@ def test_an_encoder_begins_at_cursor_zero() -> None:
     assert (encoder.sid, encoder.chars, encoder.finished) == (SID, 0, False)
     assert (encoder.own_ids, encoder.takes_text) == (True, True)
     assert (encoder.max_text, encoder.max_block) == (MAX_TEXT, MAX_BLOCK) == (1_048_576, 16_777_216)
+    assert FramedEncoder("native", sid=SID).texts("a") == encoder.texts("a")
     raw = FramedEncoder(Raw())
     assert (raw.own_ids, raw.takes_text) == (False, False)
     assert raw.sid != FramedEncoder(Raw()).sid
+
+
+def test_a_dialect_that_nobody_knows_is_refused() -> None:
+    with pytest.raises(ValueError, match="unknown dialect 'klingon'"):
+        FramedEncoder("klingon")
 
 
 @pytest.mark.parametrize("negotiated", [False, True])

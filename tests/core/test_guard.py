@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from streamguard.core.cursor import Cursor, chain, cursor_zero
 from streamguard.core.errors import FieldRefused, LocalProtocolError, StreamFinished
-from streamguard.core.frame import Frame
+from streamguard.core.frame import Frame, TextFields
 from streamguard.core.guard import CompletionGuard
 from streamguard.core.states import FINAL_STATUSES
 from streamguard.core.wire import Binary, Ndjson, Plain, Sse
@@ -45,6 +45,9 @@ class Notes:
     def frame(self, frame: Frame) -> bytes:
         return self._note("frame", frame)
 
+    def text(self, fields: TextFields) -> bytes:
+        return self._note("text", fields)
+
     def heartbeat(self, cursor: Cursor, *, blocked: bool = False) -> bytes:
         return self._note("heartbeat", cursor, blocked)
 
@@ -70,6 +73,9 @@ def test_a_whole_stream_passes_and_is_counted() -> None:
     assert (guard.state, guard.status, guard.bytes) == ("unopened", None, 0)
     assert guard.cursor == Cursor("", 0, 0, 0, None)
     assert guard.wire is wire
+    assert CompletionGuard("ndjson").wire == Ndjson()
+    with pytest.raises(ValueError, match="unknown carrier 'pigeon'"):
+        CompletionGuard("pigeon")
     assert guard.open(ZERO, own_ids=True, resume="/streams") == b"2;"
     assert (guard.state, guard.cursor, guard.bytes) == ("open", ZERO, 2)
     assert guard.heartbeat() == b"3;"
@@ -185,6 +191,45 @@ def test_a_frame_that_does_not_stand_where_the_last_one_ended_is_refused(frame: 
     assert str(caught.value) == f"frame {frame.seq} at offset {frame.offset} does not follow {at}"
     assert (guard.state, guard.status, str(guard.cursor)) == ("open", None, at)
     guard.admit(END)  # and nothing was lost by it
+
+
+def test_a_frame_of_text_passes_as_a_tuple() -> None:
+    wire = Notes()
+    guard = opened(wire)
+    assert guard.admit_text((1, 3, CRC_1, b'"a"')) == b"3;"
+    assert (guard.cursor, guard.bytes) == (Cursor(SID, 1, 3, CRC_1), 4)
+    assert guard.admit_text((2, 6, 9, b'"b"')) == b"4;"
+    assert (guard.cursor, guard.bytes) == (Cursor(SID, 2, 6, 9), 6)
+    assert wire.calls[2:] == [("text", (1, 3, CRC_1, b'"a"')), ("text", (2, 6, 9, b'"b"'))]
+    wire.refuse = True
+    with pytest.raises(FieldRefused):
+        guard.admit_text((3, 7, 5, b"c"))
+    assert (guard.cursor, guard.bytes, guard.state) == (Cursor(SID, 2, 6, 9), 6, "open")
+
+
+@pytest.mark.parametrize("fields", [(1, 3), (3, 6), (2, 5), (2, 7), (2, 0), (3, 5)])
+def test_a_tuple_that_does_not_stand_where_the_last_frame_ended_is_refused(fields: tuple[int, int]) -> None:
+    wire = Notes()
+    guard = opened(wire)
+    guard.admit(ONE)
+    before = (guard.cursor, guard.bytes, len(wire.calls))
+    with pytest.raises(LocalProtocolError) as caught:
+        guard.admit_text((*fields, 0, b'"b"'))
+    at = f"{SID}.1.3.{CRC_1:08x}"
+    assert str(caught.value) == f"frame {fields[0]} at offset {fields[1]} does not follow {at}"
+    assert (guard.cursor, guard.bytes, len(wire.calls)) == before
+
+
+@pytest.mark.parametrize("state", ["unopened", "ended", "parted"])
+def test_a_tuple_passes_in_no_other_state_than_a_frame(state: str) -> None:
+    wire = Notes()
+    guard = CompletionGuard(wire)
+    for before in IN_STATE[state]:
+        ACTS[before](guard)
+    at, calls = guard.cursor, len(wire.calls)
+    with pytest.raises(StreamFinished if state == "ended" else LocalProtocolError):
+        guard.admit_text((at.seq + 1, at.offset + 1, 0, b"a"))
+    assert (guard.cursor, len(wire.calls)) == (at, calls)
 
 
 @pytest.mark.parametrize("frame", [ONE, Frame(1, 2, 0, b"{}", "end", "complete")])

@@ -130,8 +130,11 @@ def test_pieces_of_both_kinds_in_one_stream(pieces: list[str | bytes], text: str
 
 def test_the_end_of_an_incomplete_character_is_one_replacement_and_then_nothing() -> None:
     intake = TextIntake()
+    assert intake.torn is False
     intake.bytes(b"\xf0\x9f\x99")
+    assert intake.torn is True
     assert intake.end() == "\ufffd"
+    assert intake.torn is False
     assert intake.end() == ""
     assert intake.bytes(b"\x82") == "\ufffd"  # nothing of the first sequence is left
     assert intake.text("\ud83d") == ""

@@ -240,6 +240,17 @@ def test_while_half_a_character_is_held_plain_text_waits_behind_it() -> None:
     assert stage.push(b"\xf0\x9f", 0.0) == []
     assert stage.push("b", 0.0) == ["\ufffdb"]
     assert stage.flush.taken == 4
+    pipeline = pipeline_of()
+    out = pipeline.open()
+    for piece in ("\ud83d", "a", b"\xf0\x9f", "b", "\ud83d", "", "c", "d", "é"):
+        out += pipeline.push(piece, 0.0)
+    assert lines(out) == ["\ufffda", "\ufffdb", "\ufffdc", "d", "é"]
+    assert pipeline.items == 8
+
+
+def test_a_policy_is_not_asked_about_text_that_is_not_there_yet() -> None:
+    stage = ItemStage(Scripted([RuntimeError()]))
+    assert stage.push(b"\xf0\x9f", 0.0) == stage.push(b"\x99", 0.0) == []
 
 
 @pytest.mark.parametrize("item", [1, None, 1.5, object(), ["a"], bytearray(b"a"), memoryview(b"a"), Exception()])
@@ -249,8 +260,8 @@ def test_anything_else_is_a_type_error_and_loses_no_text(item: Any) -> None:
     with pytest.raises(UnsupportedItem) as caught:
         stage.push(item, 0.0)
     assert isinstance(caught.value, TypeError)
-    assert (caught.value.kind, caught.value.dialect) == (type(item).__name__, "any")
-    assert str(caught.value).endswith(": yield str, bytes, Block, Event, a mapping or Finish")
+    assert (caught.value.kind, caught.value.dialect) == (type(item).__name__, "")
+    assert str(caught.value).endswith("no dialect can carry: yield text as str or UTF-8 bytes, or a Block or Finish")
     assert (stage.drain(), stage.items) == ("a", 1)
 
 
@@ -656,6 +667,8 @@ def test_large_held_text_is_split_at_the_end_too() -> None:
 
 
 def test_time_is_an_argument_and_a_deadline_an_answer() -> None:
+    assert pipeline_of(Within(1.0)).timed
+    assert not pipeline_of(Immediate()).timed
     for stage in (stage_of(Within(1.0, first="policy")), pipeline_of(Within(1.0, first="policy"))):
         if isinstance(stage, Pipeline):
             stage.open()
@@ -672,6 +685,7 @@ def test_time_is_an_argument_and_a_deadline_an_answer() -> None:
 
 def test_heartbeats_stand_at_frame_edges_and_change_no_cursor() -> None:
     pipeline = pipeline_of(wire=Sse())
+    assert pipeline.cursor == ZERO
     pipeline.open(resume="/streams")
     assert pipeline.cursor == ZERO
     assert pipeline.heartbeat() == f": hb {ZERO}\n".encode()

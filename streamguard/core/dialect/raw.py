@@ -67,6 +67,9 @@ class RawEncoder:
 
     def judge(self, ending: Ending) -> Failure | None:
         self._note(ending)
+        if self._decoder.unfinished and self._seen.error is None:
+            # The event that is missing its end was yielded, and cannot be sent.
+            return Failure("unproven_end", "the source ended inside an event: yield whole ones", retryable=True)
         if self._end == "provider":
             return self._seen.judge()
         if callable(self._end) and self._seen.error is None:

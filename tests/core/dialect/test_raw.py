@@ -323,3 +323,26 @@ def test_items_of_a_serialised_stream_are_its_events() -> None:
     assert encoder.ending.items == 0
     encoder.wire(chat_events()[20:])
     assert encoder.ending.items == 4
+
+
+UNFINISHED = "the source ended inside an event: yield whole ones"
+
+
+@pytest.mark.parametrize("rule", [{"end": "asgi"}, {"end": "endless"}, {"profile": "transformers"}, {}])
+@pytest.mark.parametrize("rest", ["data: tw", "data: two\n", "data: two\ndata: three\n", "event: x\ndata: y", "dat"])
+def test_an_event_without_its_end_fails_the_stream_under_any_rule(rule: dict[str, Any], rest: str) -> None:
+    events = f"data: {chunk('one')}\n\ndata: {STOP}\n\n"
+    end = "" if rule else "data: [DONE]\n\n"
+    _, answer = through(events + end + rest, **rule)
+    assert answer.verdict is Verdict.FAILED
+    assert answer.receipt.failure == Failure("unproven_end", UNFINISHED)  # the provider's form has no more
+
+
+def test_text_that_is_no_event_is_not_dropped_in_silence() -> None:
+    _, answer = through("plain text", end="asgi")
+    assert answer.verdict is Verdict.FAILED
+
+
+def test_a_comment_without_its_end_is_no_event() -> None:
+    _, answer = through(f"data: {chunk('one')}\n\n: pi", end="asgi")
+    assert answer.verdict is Verdict.COMPLETE
