@@ -68,7 +68,7 @@ def test_the_log_names_the_stream_and_not_the_whole_id(caplog: pytest.LogCapture
     with serving(answering(failing, timing=QUICK, on_end=ends)) as server:
         exchange(server.connect())
     sid = ends.wait().cursor.sid
-    assert f"stream {sid[:8]} ends as failed" in caplog.text
+    assert f"stream {sid[:8]} ended as failed" in caplog.text
     assert sid not in caplog.text
 
 
