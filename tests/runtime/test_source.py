@@ -117,7 +117,8 @@ async def test_every_kind_of_producer_gives_its_items(make: Callable[[], Any]) -
 
 async def test_an_iterator_that_is_no_iterable_can_be_driven() -> None:
     class Steps:
-        left = ["b", "a"]
+        def __init__(self) -> None:
+            self.left = ["b", "a"]
 
         async def __anext__(self) -> str:
             if not self.left:
