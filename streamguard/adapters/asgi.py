@@ -128,7 +128,7 @@ class GuardedAnswer:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         facts = request_facts(scope)
         try:
-            refused = self._refused(scope, facts)
+            refused = self._refused(scope, receive, send, facts)
             if refused is not None:
                 await send_refusal(refused, scope, send)
                 return
@@ -140,10 +140,10 @@ class GuardedAnswer:
             if self._driver is None:  # refused before a driver had it: nothing started, and nothing may leak
                 await self.source.aclose()
 
-    def _refused(self, scope: Scope, facts: RequestFacts) -> Refusal | None:
+    def _refused(self, scope: Scope, receive: Receive, send: Send, facts: RequestFacts) -> Refusal | None:
         if self.options.unsealed == "refuse":
             try:
-                require_seal(scope)
+                require_seal(scope, receive, send)
             except UnsealedResponse as exc:
                 # The exception alone may never be seen: an older BaseHTTPMiddleware swallows what a mounted
                 # application raises after it has answered with 500.

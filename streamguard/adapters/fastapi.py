@@ -18,12 +18,13 @@ import inspect
 from collections.abc import Awaitable, Callable
 from typing import Any, overload
 
+from starlette.requests import Request
 from starlette.responses import Response
 from typing_extensions import Unpack
 
 from streamguard.adapters.asgi import SealMiddleware
 from streamguard.adapters.options import AnswerOptions, Options
-from streamguard.adapters.starlette import GuardedResponse, Streaming, wrap_endpoint
+from streamguard.adapters.starlette import REQUEST, GuardedResponse, Streaming, wrap_endpoint
 
 __all__ = ["GuardedResponse", "SealMiddleware", "guarded"]
 
@@ -69,6 +70,11 @@ def _resolved(endpoint: Callable[..., Any]) -> inspect.Signature:
         else parameter
         for parameter in signature.parameters.values()
     ]
+    if not any(parameter.annotation is Request for parameter in parameters):
+        # Asked for by us: whether the endpoint may run at all depends on the request.
+        asked = inspect.Parameter(REQUEST, inspect.Parameter.KEYWORD_ONLY, annotation=Request)
+        at = len(parameters) - (bool(parameters) and parameters[-1].kind is inspect.Parameter.VAR_KEYWORD)
+        parameters.insert(at, asked)
     return signature.replace(parameters=parameters, return_annotation=Response)
 
 

@@ -6,15 +6,18 @@ application. So a layer outside of it must drop that clean end. The stream marks
 the seal looks at the mark.
 
 Where a BaseHTTPMiddleware stands outside every seal, an abort could not arrive, and streams refuse to
-start there (`require_seal`). It is found on the call stack: that middleware runs the application in a
-task of its own whose outermost frame is its `coro`, so walking from a layer outward ends either at a
-seal or at that frame.
+start there (`require_seal`). The outermost seal, or a stream that has none, looks for one in two places:
+in what it was called with, since that middleware hands on a `receive` and a `send` of its own, perhaps
+wrapped by layers in between; and on the call stack, where its `coro` is the outermost frame of the task in
+which it runs the application.
 """
 
 from __future__ import annotations
 
+import functools
 import sys
 from collections.abc import Awaitable, Callable, MutableMapping
+from types import CellType, FrameType
 from typing import Any, Final
 
 __all__ = [
@@ -36,6 +39,8 @@ Send = Callable[[Message], Awaitable[None]]
 ASGIApp = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 _KEY: Final = "streamguard.seal"
+_BASE: Final = "starlette.middleware.base"
+_MAX_WRAPPED: Final = 200  # objects looked at; a dozen are usual
 
 
 class UnsealedResponse(RuntimeError):
@@ -71,7 +76,8 @@ class SealMiddleware:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
-        seal = _Seal(_exposed(scope), scope.get(_KEY))
+        outer: _Seal | None = scope.get(_KEY)
+        seal = _Seal(_base_middleware(receive, send) if outer is None else outer.exposed, outer)
         scope[_KEY] = seal
 
         async def sealed_send(message: Message) -> None:
@@ -90,24 +96,47 @@ def mark_aborted(scope: Scope) -> None:
         seal = seal.outer
 
 
-def require_seal(scope: Scope) -> None:
+def require_seal(scope: Scope, receive: Receive, send: Send) -> None:
     """Raise UnsealedResponse where an abort could not reach the reader."""
-    if _exposed(scope):
+    seal: _Seal | None = scope.get(_KEY)
+    if _base_middleware(receive, send) if seal is None else seal.exposed:
         raise UnsealedResponse
 
 
-def _exposed(scope: Scope) -> bool:
-    """Whether a BaseHTTPMiddleware stands outward of the calling layer with no seal outside of it."""
-    outer: _Seal | None = scope.get(_KEY)
-    frame = sys._getframe(2)
+def _base_middleware(receive: Receive, send: Send) -> bool:
+    """Whether a BaseHTTPMiddleware stands between the server and the caller."""
+    return _made_there(receive) or _made_there(send) or _on_the_stack()
+
+
+def _made_there(start: object) -> bool:
+    """Whether a function of that middleware is among what `start` wraps: closures, partials, bound methods."""
+    seen: set[int] = set()
+    waiting = [start]
+    while waiting and len(seen) < _MAX_WRAPPED:
+        found = waiting.pop()
+        if id(found) in seen or isinstance(found, type):
+            continue
+        seen.add(id(found))
+        if getattr(found, "__module__", None) == _BASE and callable(found):
+            return True
+        waiting += map(_contents, getattr(found, "__closure__", None) or ())
+        waiting += [getattr(found, name, None) for name in ("func", "__self__", "send", "_send", "receive", "_receive")]
+        waiting += getattr(found, "args", ()) if isinstance(found, functools.partial) else ()
+        waiting += getattr(found, "keywords", {}).values() if isinstance(found, functools.partial) else ()
+    return False
+
+
+def _contents(cell: CellType) -> object:
+    try:
+        return cell.cell_contents
+    except ValueError:  # a variable that is not set yet
+        return None
+
+
+def _on_the_stack() -> bool:
+    frame: FrameType | None = sys._getframe(3)
     while frame is not None:
-        code = frame.f_code
-        if code is _SEAL_CODE:
-            break  # that seal has looked further out already
-        if code.co_name == "coro" and frame.f_globals.get("__name__") == "starlette.middleware.base":
-            return outer is None or outer.exposed
-        frame = frame.f_back  # type: ignore[assignment]
-    return outer is not None and outer.exposed
-
-
-_SEAL_CODE: Final = SealMiddleware.__call__.__code__
+        if frame.f_code.co_name == "coro" and frame.f_globals.get("__name__") == _BASE:
+            return True
+        frame = frame.f_back
+    return False

@@ -12,15 +12,15 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import AsyncIterable, Awaitable, Callable, Mapping
-from typing import Any, overload
+from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Mapping
+from typing import Any, Final, overload
 
 from starlette.background import BackgroundTask
 from starlette.requests import Request
 from starlette.responses import Response
 from typing_extensions import Unpack
 
-from streamguard.adapters.asgi import GuardedAnswer, SealMiddleware, encode_headers
+from streamguard.adapters.asgi import GuardedAnswer, SealMiddleware, encode_headers, request_facts
 from streamguard.adapters.options import AnswerOptions, Options
 from streamguard.adapters.seal import Receive, Scope, Send
 from streamguard.core.errors import Failure
@@ -32,6 +32,9 @@ __all__ = ["GuardedResponse", "SealMiddleware", "guarded", "wrap_endpoint"]
 # What can be guarded: an `async def` that yields, or one that returns something to iterate.
 Streaming = Callable[..., AsyncIterable[Any] | Awaitable[Any]]
 Endpoint = Callable[[Request], Awaitable[Response]]
+
+# The name under which an adapter may pass the request to a wrapped endpoint that does not ask for it.
+REQUEST: Final = "streamguard_request"
 
 
 class GuardedResponse(Response):
@@ -93,14 +96,17 @@ def wrap_endpoint(endpoint: Callable[..., Any], options: AnswerOptions) -> Calla
     if inspect.isasyncgenfunction(endpoint):
 
         async def guarded_endpoint(*args: Any, **kwargs: Any) -> Response:
-            for value in (*args, *kwargs.values()):
-                if isinstance(value, Request):
-                    await _read_body(value)
+            kwargs.pop(REQUEST, None)
+            if (request := _request_in(args, kwargs)) is not None:
+                await _read_body(request)
             return GuardedResponse(endpoint(*args, **kwargs), options=options)
 
     elif inspect.iscoroutinefunction(endpoint):
 
         async def guarded_endpoint(*args: Any, **kwargs: Any) -> Response:
+            request = kwargs.pop(REQUEST, None) or _request_in(args, kwargs)
+            if request is not None and _starts_nothing(request):
+                return GuardedResponse(_nothing, options=options)
             return _answer_from(await endpoint(*args, **kwargs), options)
 
     else:
@@ -111,6 +117,19 @@ def wrap_endpoint(endpoint: Callable[..., Any], options: AnswerOptions) -> Calla
     functools.update_wrapper(guarded_endpoint, endpoint)
     del guarded_endpoint.__wrapped__  # type: ignore[attr-defined]
     return guarded_endpoint
+
+
+def _request_in(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Request | None:
+    return next((value for value in (*args, *kwargs.values()) if isinstance(value, Request)), None)
+
+
+def _starts_nothing(request: Request) -> bool:
+    """Whether the answer is a refusal, or has no body: then an endpoint that starts a model must not run."""
+    return request.method == "HEAD" or request_facts(request.scope).cursor is not None
+
+
+def _nothing() -> AsyncIterator[str]:
+    raise AssertionError("the source of an answer that starts nothing was asked for")
 
 
 async def _read_body(request: Request) -> None:

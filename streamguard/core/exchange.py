@@ -52,10 +52,9 @@ class RequestFacts:
     @property
     def cursor(self) -> str | None:
         """The cursor that the request bears, in `Last-Event-ID` or `?after=`; None if it bears none of ours."""
-        for value in (self.headers.get("last-event-id"), _query(self.query, "after")):
-            if value is not None and looks_like_cursor(value):
-                return value
-        return None
+        # A field that came in several lines is joined by commas, which no cursor holds.
+        values = self.headers.get("last-event-id", "").split(",") + parse_qs(self.query).get("after", [])
+        return next((value.strip() for value in values if looks_like_cursor(value.strip())), None)
 
     @property
     def event_source(self) -> bool:

@@ -43,10 +43,6 @@ MAX_HELD: Final = 1024 * 1024
 
 First = Literal["now", "policy"]
 
-# The usual answer of a policy that waits. Compared by identity, which costs a third of what checking its
-# type and value does; a zero that is another object goes the long way.
-_NONE: Final = 0
-
 # `on_setattr=NO_OP` below: else attrs validates at every assignment, and a policy's counting costs more
 # than the frame it saves.
 
@@ -314,7 +310,7 @@ def checked_policy(policy: FlushPolicy) -> FlushPolicy:
 class FlushStage:
     """Holds text under a policy: `push` in, `tick` for time, `drain` at the end."""
 
-    __slots__ = ("_held", "_immediate", "_left", "_parts", "policy", "timed")
+    __slots__ = ("_every", "_held", "_immediate", "_left", "_parts", "_wanted", "policy", "timed")
 
     def __init__(self, policy: FlushPolicy) -> None:
         # A copy, because a policy given to a decorator or to two streams must not be shared.
@@ -322,6 +318,9 @@ class FlushStage:
         # Exactly these types: a subclass may do as it likes.
         self.timed = type(policy) not in (Immediate, EveryTokens, EveryBytes)  # whether it may name a deadline
         self._immediate = type(policy) is Immediate
+        # A policy that only counts pieces is not asked: the call costs more than the rest of a token here.
+        self._every = policy.n if type(policy) is EveryTokens else 0
+        self._wanted = 1 if self._every and self.policy.first == "now" else self._every
         self._parts: list[str] = []
         self._held = 0
         self._left = 0
@@ -344,12 +343,18 @@ class FlushStage:
         if self._immediate and not self._held:
             self._left += len(piece)
             return piece
-        self._parts.append(piece)  # first, so that a policy that raises loses nothing
+        parts = self._parts
+        parts.append(piece)  # first, so that a policy that raises loses nothing
         self._held = held = self._held + len(piece)
-        leave = self.policy.push(piece, held, now)
-        if leave is _NONE and held < MAX_HELD:
-            return ""
-        return self._release(held if held >= MAX_HELD else leave)
+        if held >= MAX_HELD:
+            self.policy.push(piece, held, now)
+            return self._release(held)
+        if self._every:
+            if len(parts) < self._wanted:
+                return ""
+            self._wanted = self._every
+            return self._release(held)
+        return self._release(self.policy.push(piece, held, now))
 
     def tick(self, now: float) -> str:
         """The text that time releases."""

@@ -21,6 +21,8 @@ __all__ = ["dumps", "quote", "whole_text"]
 _LINE_ENDS: Final = {0x85: "\\u0085", 0x2028: "\\u2028", 0x2029: "\\u2029"}
 _SURROGATE: Final = re.compile("[\ud800-\udfff]")
 
+_JSON_SAYS: Final = ("Out of range float values ", "Circular reference ", "keys must be ")
+
 
 def quote(text: str) -> bytes:
     """`text` as a JSON string in UTF-8. The text holds no lone surrogates (see `whole_text`)."""
@@ -35,17 +37,24 @@ def dumps(value: object) -> bytes:
     try:
         text = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"), default=_plain)
     except (TypeError, ValueError, RecursionError) as exc:
-        raise NotSerialisable(f"JSON has no form for this value: {exc}") from exc
+        # What `json` itself says names types; what a value's own methods raise may say anything.
+        known = isinstance(exc, _NoForm) or str(exc).startswith(_JSON_SAYS)
+        reason = str(exc) if known else type(exc).__name__
+        raise NotSerialisable(f"JSON has no form for this value: {reason}") from exc
     if not text.isascii():
         text = whole_text(text.translate(_LINE_ENDS))
     return text.encode()
+
+
+class _NoForm(TypeError):
+    """An object of a type that JSON has no form for; names the type only."""
 
 
 def _plain(value: object) -> object:
     """Any mapping as an object: `json` itself takes a dict only, and refuses a read-only view of one."""
     if isinstance(value, Mapping):
         return dict(value)
-    raise TypeError(f"{type(value).__name__} is not JSON serialisable")
+    raise _NoForm(f"{type(value).__name__} is not JSON serialisable")
 
 
 def whole_text(text: str) -> str:

@@ -51,6 +51,8 @@ class ItemStage:
             return [text] if text else []
         if not isinstance(item, (Block, Event, Mapping, Finish, Checkpoint)):
             raise UnsupportedItem(type(item).__name__, "", "yield text as str or UTF-8 bytes, or a Block or Finish")
+        if isinstance(item, Finish) and item.reason is None:
+            return [item]  # usage on the way ends nothing, and tears no character
         if not isinstance(item, (Finish, Checkpoint)):
             self.items += 1
         text = self.drain()

@@ -33,6 +33,7 @@ PEEK = Timing(linger=0.05, peek=60.0)
 OLDEST = os.environ.get("STREAMGUARD_OLDEST_FASTAPI", "")
 # From 0.106 to 0.117 a dependency that yields is closed before the answer is sent, since 0.118 after it.
 CLOSES_LATE = tuple(map(int, fastapi.__version__.split(".")[:2])) >= (0, 118)
+CURSOR = "AAAAAAAAAAAAAAAAAAAAAA.3.21.0badcafe"
 PROMPT = json.dumps({"text": "hi ", "times": 2}).encode()
 
 
@@ -437,3 +438,25 @@ def test_all_of_this_holds_on_the_oldest_fastapi() -> None:
 
 
 _THIS = test_all_of_this_holds_on_the_oldest_fastapi.__name__
+
+
+@pytest.mark.parametrize(("method", "headers"), [("GET", {"last-event-id": CURSOR}), ("HEAD", {})])
+def test_an_endpoint_that_returns_its_source_does_not_run_where_nothing_starts(method: str, headers: Any) -> None:
+    """It may have called a paid model before it returns; a request that starts nothing must not reach it."""
+    ran = []
+    app = FastAPI()
+
+    @app.api_route("/", methods=["GET", "HEAD"])
+    @guarded
+    async def paid(word: str = "hi") -> AsyncIterator[str]:
+        ran.append(word)
+        return shout(word, Request({"type": "http"}))
+
+    app.add_middleware(SealMiddleware)
+    with serving(app) as server:
+        refused = exchange(server.connect(), method, "/", **headers)
+        assert ran == []
+        served = exchange(server.connect(), "GET", "/")
+    assert refused.status == (404 if headers else 200)
+    assert served.status == 200
+    assert ran == ["hi"]

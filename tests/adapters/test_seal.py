@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
@@ -96,6 +97,34 @@ class Tasked(Passing):
             tasks.start_soon(self.app, scope, receive, send)
 
 
+class Bound(Passing):
+    """A layer that hands on a method of an object, as Starlette's GZipMiddleware does."""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await self.app(scope, receive, _Responder(send).relay)
+
+
+class _Responder:
+    def __init__(self, send: Send) -> None:
+        self.send = send
+
+    async def relay(self, message: Message) -> None:
+        await self.send(message)
+
+
+class Partial(Passing):
+    """A layer that hands on a partial, as Starlette's CORSMiddleware does; both functions are its own."""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        async def relay(message: Message, send: Send) -> None:
+            await send(message)
+
+        async def received() -> Message:
+            return await receive()
+
+        await self.app(scope, received, functools.partial(relay, send=send))
+
+
 class Dressed(BaseHTTPMiddleware):
     """A subclass, as most applications have them."""
 
@@ -133,6 +162,12 @@ EXPOSED: dict[str, Callable[..., tuple[ASGIApp, str]]] = {
     "pure layers between": lambda **options: (application(Passing, SealMiddleware, Passing, BASE, **options), ""),
     "mounted under one": lambda **options: (mounted(application(**options), BASE), "/sub"),
     "sealed in the mounted one only": lambda **options: (mounted(application(SealMiddleware, **options), BASE), "/sub"),
+    "a task between": lambda **options: (application(Tasked, BASE, **options), ""),
+    "a task and other layers between": lambda **options: (
+        application(Passing, Tasked, Bound, Partial, BASE, **options),
+        "",
+    ),
+    "a seal inside of the task": lambda **options: (application(SealMiddleware, Tasked, BASE, **options), ""),
     "too early in both": lambda **options: (
         mounted(application(BASE, SealMiddleware, **options), SealMiddleware, BASE),
         "/sub",

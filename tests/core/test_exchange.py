@@ -65,6 +65,11 @@ def test_terms_are_read_from_the_request(request_: RequestFacts, negotiated: boo
         (facts(query=f"prompt=hi&after={CURSOR}"), CURSOR),
         (facts(query=f"after={CURSOR}", last_event_id="42"), CURSOR),
         (facts(query=f"after={CURSOR}", last_event_id=str(ZERO)), str(ZERO)),
+        (facts(last_event_id=f"{CURSOR}, {CURSOR}"), CURSOR),
+        (facts(last_event_id=f"42,{CURSOR}"), CURSOR),
+        (facts(last_event_id=f" {CURSOR} "), CURSOR),
+        (facts(query=f"after=42&after={CURSOR}"), CURSOR),
+        (facts(query=f"after=%20{CURSOR}"), CURSOR),
     ],
 )
 def test_a_cursor_is_found_in_either_place_and_a_strangers_id_is_none(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from types import MappingProxyType
 from typing import Any
 
@@ -145,3 +145,21 @@ class _Lazy(Mapping[str, int]):
 
 def test_any_mapping_is_an_object() -> None:
     assert dumps({"usage": _Lazy()}) == b'{"usage":{"a":1}}'
+
+
+def test_what_a_value_of_the_applications_own_raises_is_not_told() -> None:
+    class Secret(Mapping[str, Any]):
+        def __getitem__(self, key: str) -> Any:
+            raise ValueError("postgres://user:secret@db")
+
+        def __iter__(self) -> Iterator[str]:
+            raise ValueError("postgres://user:secret@db")
+
+        def __len__(self) -> int:
+            return 1
+
+    with pytest.raises(NotSerialisable) as raised:
+        dumps({"nested": Secret()})
+    assert str(raised.value) == "JSON has no form for this value: ValueError"
+    with pytest.raises(NotSerialisable, match="set is not JSON serialisable"):
+        dumps({"nested": {1}})

@@ -283,7 +283,7 @@ def test_text_of_a_subclass_is_text() -> None:
 
 @pytest.mark.parametrize("policy", HELD, ids=lambda policy: type(policy).__name__)
 @pytest.mark.parametrize(
-    "item", [CALL, Finish(usage={"output": 1}), Checkpoint({})], ids=["block", "finish", "checkpoint"]
+    "item", [CALL, Finish("stop", {"output": 1}), Checkpoint({})], ids=["block", "finish", "checkpoint"]
 )
 def test_held_text_leaves_before_everything_that_is_not_text(policy: FlushPolicy, item: Any) -> None:
     stage = stage_of(policy)
@@ -304,6 +304,17 @@ def test_held_text_leaves_at_every_ending(policy: FlushPolicy, status: str, half
     frames = stage.finish(0.0) if status == "complete" else stage.fail(FAILURE, 0.0, status)
     assert said(frames) == ["abc\ufffd" if half else "abc", ("end", status)]
     assert_chained(frames)
+
+
+@pytest.mark.parametrize("halves", [(b"\xe2", b"\x82\xac"), ("\ud83d", "\ude00"), ("ab", "c")])
+def test_usage_on_the_way_drains_nothing_and_tears_no_character(halves: tuple[Any, Any]) -> None:
+    stage = stage_of(EveryTokens(9, first="policy"))
+    assert stage.push(halves[0], 0.0) == []
+    assert stage.push(Finish(usage={"output": 1}), 0.0) == []
+    assert stage.push(halves[1], 0.0) == []
+    text = said(stage.finish(0.0))[0]
+    assert text in ("€", "😀", "abc")
+    assert stage.encoder.ending.usage == {"output": 1}
 
 
 def test_a_held_stop_string_s_beginning_is_text_like_any_other_at_the_end() -> None:
@@ -345,7 +356,9 @@ def runs(draw: st.DrawFn) -> Run:
             acts.append(("push", Block("image", {"n": number})))
             expected.append({"type": "image", "n": number})
         else:
-            acts.append(("push", Checkpoint(number) if between == "checkpoint" else Finish(usage={"output": number})))
+            if between == "usage":
+                acts.append(("push", Finish(usage={"output": number})))
+            acts.append(("push", Checkpoint(number)))
     return Run(acts, joined(expected))
 
 

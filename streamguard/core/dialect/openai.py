@@ -112,9 +112,11 @@ class OpenAIEncoder:
         if event.data.strip() == "[DONE]":
             return []  # the terminal is ours to write, when the source has returned
         try:
-            chunk = json.loads(event.data)
-        except ValueError:
+            chunk = json.loads(event.data, parse_constant=_no_constant)
+        except (ValueError, RecursionError):
             chunk = None
+        if event.event == "error":
+            raise SourceFailed("upstream_error", str(chunk.get("message")) if isinstance(chunk, dict) else event.data)
         if not isinstance(chunk, dict):
             raise UnsupportedItem("an event without a JSON object", "openai")
         # White space between JSON's parts may hold line ends; then the chunk is written anew.
@@ -136,6 +138,11 @@ class OpenAIEncoder:
             ending.merge(Finish(usage=chunk["usage"]))
             self._usage_sent = True
         return [Payload(data)]
+
+
+def _no_constant(name: str) -> None:
+    """NaN and Infinity are no JSON, though `json` reads them."""
+    raise ValueError(name)
 
 
 @attrs.frozen

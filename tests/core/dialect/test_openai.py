@@ -9,10 +9,11 @@ import pytest
 
 from streamguard.core.dialect import OpenAI
 from streamguard.core.errors import Failure, FinishConflict, SourceFailed, TextAfterFinish, UnsupportedItem
+from streamguard.core.framing import FramedEncoder
 from streamguard.core.items import Block, Ending, Event, Finish, Item, tool_call
 from streamguard.core.receipt import Verdict
 from streamguard.core.wire import Sse, SseDecoder
-from tests.core.wire.streams import FAILURE, Answer, read, written
+from tests.core.wire.streams import FAILURE, SID, Answer, read, written
 
 DIALECT = OpenAI(model="m", id="c", created=1)
 HEAD = '{"id":"c","object":"chat.completion.chunk","created":1,"model":"m","choices":'
@@ -184,3 +185,17 @@ def test_a_stream_has_a_random_id_and_the_time_unless_they_are_given(monkeypatch
     assert first["id"] != second["id"]
     assert first["id"].startswith("chatcmpl-")
     assert len(first["id"]) == 33
+
+
+def test_an_error_event_is_a_failure_whatever_its_data() -> None:
+    for data in ('{"message":"boom"}', "boom"):
+        encoder = FramedEncoder(OpenAI(model="m"), sid=SID)
+        with pytest.raises(SourceFailed, match="upstream_error: boom"):
+            encoder.item(Event(data, event="error"))
+
+
+@pytest.mark.parametrize("constant", ["NaN", "Infinity", "-Infinity"])
+def test_what_is_no_json_is_refused_in_an_event(constant: str) -> None:
+    encoder = FramedEncoder(OpenAI(model="m"), sid=SID)
+    with pytest.raises(UnsupportedItem):
+        encoder.item(Event('{"choices":[],"usage":{"cost":' + constant + "}}"))

@@ -346,3 +346,9 @@ def test_text_that_is_no_event_is_not_dropped_in_silence() -> None:
 def test_a_comment_without_its_end_is_no_event() -> None:
     _, answer = through(f"data: {chunk('one')}\n\n: pi", end="asgi")
     assert answer.verdict is Verdict.COMPLETE
+
+
+def test_an_end_marker_without_data_keeps_its_name() -> None:
+    events, answer = through({"a": 1}, Event("", event="done"), end=lambda event: event.event == "done")
+    assert events == [("message", '{"a":1}'), ("done", "")]
+    assert answer.verdict is Verdict.COMPLETE
