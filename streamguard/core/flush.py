@@ -319,8 +319,10 @@ class FlushStage:
         self.timed = type(policy) not in (Immediate, EveryTokens, EveryBytes)  # whether it may name a deadline
         self._immediate = type(policy) is Immediate
         # A policy that only counts pieces is not asked: the call costs more than the rest of a token here.
-        self._every = policy.n if type(policy) is EveryTokens else 0
-        self._wanted = 1 if self._every and self.policy.first == "now" else self._every
+        self._every = self._wanted = 0
+        if type(policy) is EveryTokens:
+            self._every = policy.n
+            self._wanted = 1 if policy.first == "now" else policy.n
         self._parts: list[str] = []
         self._held = 0
         self._left = 0
@@ -346,15 +348,13 @@ class FlushStage:
         parts = self._parts
         parts.append(piece)  # first, so that a policy that raises loses nothing
         self._held = held = self._held + len(piece)
-        if held >= MAX_HELD:
-            self.policy.push(piece, held, now)
-            return self._release(held)
         if self._every:
-            if len(parts) < self._wanted:
+            if len(parts) < self._wanted and held < MAX_HELD:
                 return ""
             self._wanted = self._every
-            return self._release(held)
-        return self._release(self.policy.push(piece, held, now))
+            return self.drain()
+        leave = self.policy.push(piece, held, now)
+        return self._release(held if held >= MAX_HELD else leave)
 
     def tick(self, now: float) -> str:
         """The text that time releases."""

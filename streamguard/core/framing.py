@@ -71,9 +71,7 @@ class FramedEncoder:
         self.ending = Ending()
         self.chars = 0  # characters framed, for the conservation check
         self.finished = False
-        self._seq = 0
-        self._offset = 0
-        self._crc = self.zero.crc
+        self._last: TextFields = (0, 0, self.zero.crc, b"")  # the last frame's place in the chain
         self._quote: Callable[[str], bytes] = self.dialect.text
         self._made: list[Frame] = []  # what was made in a call that raised; leaves with the next one
         self._refused = False
@@ -81,7 +79,8 @@ class FramedEncoder:
     @property
     def cursor(self) -> Cursor:
         """Where the chain stands."""
-        return Cursor(self.sid, self._seq, self._offset, self._crc)
+        seq, offset, crc, _ = self._last
+        return Cursor(self.sid, seq, offset, crc)
 
     def text(self, text: str) -> Frame:
         """One frame of text of choice 0, at most `max_text` bytes of it (`texts` splits)."""
@@ -94,10 +93,10 @@ class FramedEncoder:
         quote = self._quote  # a call of the attribute itself would be taken for a method's, which is slower
         data = quote(text)  # after the terminal it raises StreamFinished, at no cost before
         self.chars += len(text)
-        self._seq = seq = self._seq + 1
-        self._offset = offset = self._offset + len(data)
-        self._crc = crc = crc32(b"\n\n%b\n" % data, self._crc)  # `chain` for an unnamed frame
-        return seq, offset, crc, data
+        seq, offset, crc, _ = self._last
+        crc = crc32(b"\n\n%b\n" % data, crc)  # `chain` for an unnamed frame
+        self._last = fields = (seq + 1, offset + len(data), crc, data)
+        return fields
 
     def texts(self, text: str) -> list[Frame]:
         """Frames of text of any size, each at most `max_text` bytes of UTF-8, cut between characters."""
@@ -139,7 +138,7 @@ class FramedEncoder:
 
         What was refused is lost, so the stream cannot end as complete any more.
         """
-        _, self._seq, self._offset, self._crc, _ = cursor
+        self._last = (cursor.seq, cursor.offset, cursor.crc, b"")
         self._refused = True
         self.finished = False  # if it was the terminal
         self._quote = self.dialect.text
@@ -164,7 +163,8 @@ class FramedEncoder:
         limit = max(self.max_block, MAX_BLOCK)  # a small limit on blocks is none on the ending
         for payload in self.dialect.closing(self.ending):
             self._make(payload, None, limit)
-        self._make(self.dialect.terminal(self.ending, self._seq, self._offset), self.ending.status, limit)
+        seq, offset, _, _ = self._last
+        self._make(self.dialect.terminal(self.ending, seq, offset), self.ending.status, limit)
 
     def _last_resort(self, exc: Exception) -> None:
         """The same for an ending that the dialect could not write, or the wire not take: a failure, without
@@ -196,14 +196,14 @@ class FramedEncoder:
 
     def _frame(self, payload: Payload, status: str | None) -> Frame:
         data = payload.data
-        self._seq += 1
-        self._offset += len(data)
-        self._crc = chain(self._crc, payload.name, status, data)
+        seq, offset, crc, _ = self._last
+        crc = chain(crc, payload.name, status, data)
+        self._last = (seq + 1, offset + len(data), crc, data)
         extra = payload.extra
         if extra is not None and status is not None:
             # The summary beside a terminal has a checksum of its own: the chain, gone on over it.
-            extra = b"%08x %b" % (crc32(extra, self._crc), extra)
-        return Frame(self._seq, self._offset, self._crc, data, payload.name, status, extra)
+            extra = b"%08x %b" % (crc32(extra, crc), extra)
+        return Frame(*self._last, payload.name, status, extra)
 
 
 def _refuse_text(ending: Ending, text: str) -> bytes:

@@ -26,10 +26,9 @@ _JSON_SAYS: Final = ("Out of range float values ", "Circular reference ", "keys 
 
 def quote(text: str) -> bytes:
     """`text` as a JSON string in UTF-8. The text holds no lone surrogates (see `whole_text`)."""
-    quoted = encode_basestring(text)
-    if not text.isascii():
-        quoted = quoted.translate(_LINE_ENDS)
-    return quoted.encode()
+    if text.isascii():
+        return encode_basestring(text).encode()
+    return encode_basestring(text).translate(_LINE_ENDS).encode()
 
 
 def dumps(value: object) -> bytes:
