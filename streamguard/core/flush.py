@@ -310,22 +310,22 @@ def checked_policy(policy: FlushPolicy) -> FlushPolicy:
 class FlushStage:
     """Holds text under a policy: `push` in, `tick` for time, `drain` at the end."""
 
-    __slots__ = ("_every", "_held", "_immediate", "_left", "_parts", "_wanted", "policy", "timed")
+    __slots__ = ("_every", "_held", "_parts", "_wanted", "immediate", "left", "policy", "timed")
 
     def __init__(self, policy: FlushPolicy) -> None:
         # A copy, because a policy given to a decorator or to two streams must not be shared.
         self.policy = copy.deepcopy(checked_policy(policy))
         # Exactly these types: a subclass may do as it likes.
         self.timed = type(policy) not in (Immediate, EveryTokens, EveryBytes)  # whether it may name a deadline
-        self._immediate = type(policy) is Immediate
+        self.immediate = type(policy) is Immediate  # nothing is held: the pipeline may pass text by
         # A policy that only counts pieces is not asked: the call costs more than the rest of a token here.
-        self._every = self._wanted = 0
+        self._every = self._wanted = int(self.immediate)
         if type(policy) is EveryTokens:
             self._every = policy.n
             self._wanted = 1 if policy.first == "now" else policy.n
         self._parts: list[str] = []
         self._held = 0
-        self._left = 0
+        self.left = 0  # characters that left
 
     @property
     def held(self) -> int:
@@ -335,16 +335,13 @@ class FlushStage:
     @property
     def taken(self) -> int:
         """Characters that came in, for the conservation check: counted as they came, not in what left."""
-        return self._left + self._held
+        return self.left + self._held
 
     def push(self, piece: str, now: float) -> str:
         """Take one non-empty piece; return the text that may leave, possibly none.
 
         Raises PolicyError, or whatever the policy raises, with `piece` safely held.
         """
-        if self._immediate and not self._held:
-            self._left += len(piece)
-            return piece
         parts = self._parts
         parts.append(piece)  # first, so that a policy that raises loses nothing
         self._held = held = self._held + len(piece)
@@ -366,7 +363,7 @@ class FlushStage:
         """All that is held. Called before everything that is not text, and at every ending."""
         text = "".join(self._parts)
         self._parts.clear()
-        self._left += self._held
+        self.left += self._held
         self._held = 0
         return text
 
@@ -388,6 +385,6 @@ class FlushStage:
             return ""
         text = self.drain()
         if leave < held:
-            self._left -= held - leave
+            self.left -= held - leave
             self.hold(text[leave:])
         return text[:leave]

@@ -186,8 +186,13 @@ class Pipeline:
             if type(item) is str and self._fast:
                 source = self._source
                 if item.isascii() and item and not source.intake.torn:
-                    source.items += 1  # as `ItemStage.text` does, without the call
-                    text = source.flush.push(item, now)
+                    source.items += 1  # as `ItemStage.text` does, and `FlushStage.push`, without the calls
+                    flush = source.flush
+                    if flush.immediate:
+                        flush.left += len(item)
+                        text = item
+                    else:
+                        text = flush.push(item, now)
                 else:
                     text = source.text(item, now)
                 if not text:
