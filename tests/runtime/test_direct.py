@@ -14,6 +14,7 @@ from streamguard.core.errors import SourceFailed, StreamBroken
 from streamguard.core.flush import EveryTokens, FlushPolicy
 from streamguard.core.items import Block, Finish
 from streamguard.core.receipt import Verdict
+from streamguard.runtime.cancellation import OutsideCancellation
 from streamguard.runtime.source import TokenSource
 from tests.runtime.fakes import VARIABLE, Hook, Script, Served, Wire, serve, task_id
 from tests.runtime.virtual import BACKENDS, run
@@ -865,6 +866,20 @@ def test_the_end_of_the_process_comes_out_as_it_is(backend: str, fatal: type[Bas
     assert box[0].outcome.status == "shutdown"
     assert box[0].wire.read().status == "shutdown"
     assert script.closes == 1
+
+
+async def test_a_cancellation_that_nobody_asked_for_ends_here(monkeypatch: Any) -> None:
+    """Whatever raised it: a server takes a CancelledError that comes out for its own."""
+    served = serve(Script("a", 5.0, "b"))
+
+    def nobody(self: OutsideCancellation, *, unknown: bool) -> bool:
+        return False
+
+    monkeypatch.setattr(OutsideCancellation, "requested", nobody)
+    with anyio.move_on_after(1):
+        await served.run()
+    assert served.outcome.status == "failed"
+    assert served.wire.calls[-1] == "abort"
 
 
 # ---- outcome and reuse --------------------------------------------------------------------------

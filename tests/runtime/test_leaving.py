@@ -14,9 +14,17 @@ import anyio.lowlevel
 import pytest
 import trio
 
+from streamguard.core.dialect import Native
 from streamguard.core.errors import Failure
+from streamguard.core.flush import Immediate
+from streamguard.core.framing import FramedEncoder
+from streamguard.core.guard import CompletionGuard
+from streamguard.core.verify import StreamVerifier
+from streamguard.core.wire import Sse
+from streamguard.runtime.source import TokenSource
+from streamguard.runtime.stages import GuardedStream
 from streamguard.runtime.turns import SLICE
-from tests.runtime.fakes import Script, Wire, serve
+from tests.runtime.fakes import Script, Wire, serve, timing
 from tests.runtime.virtual import BACKENDS, run
 
 pytestmark = pytest.mark.anyio
@@ -77,6 +85,25 @@ async def test_leaving_between_two_tokens_with_a_step_pending_raises_nothing(cap
         tasks.start_soon(served.run)
         await anyio.sleep(3.0)  # a heartbeat is due at this very moment
         served.wire.left.set()
+    assert script.closes == 1
+    assert "closing its source raised" not in caplog.text
+
+
+async def test_leaving_reaches_the_source_through_two_pipelines(caplog: Any) -> None:
+    """As in a proxy whose source is a guarded stream itself: a task group is open around each of its yields."""
+    script = Script(*["x", 0.001] * 10_000)
+
+    async def relayed() -> AsyncIterator[str]:
+        stages = (Immediate(), FramedEncoder(Native()), CompletionGuard(Sse()))
+        async with GuardedStream(TokenSource(script), *stages, timing=timing()) as stream:
+            verifier = StreamVerifier()
+            async for chunk in stream:
+                for frame in verifier.feed(chunk):
+                    yield frame.text
+
+    served = await serve(relayed, leaves_after(20)).run()
+    assert served.outcome.status == "gone"
+    assert script.steps <= 23
     assert script.closes == 1
     assert "closing its source raised" not in caplog.text
 

@@ -25,6 +25,7 @@ from streamguard.core.pipeline import Pipeline
 from streamguard.core.receipt import Verdict
 from streamguard.core.verify import StreamVerifier
 from streamguard.core.wire import Binary, Ndjson, Sse, Wire
+from streamguard.runtime.direct import DirectDriver
 from streamguard.runtime.source import TokenSource
 from streamguard.runtime.stages import GuardedStream, StageStream, pipe
 from tests.runtime.fakes import SID, VARIABLE, Hook, Script, task_id, timing
@@ -107,6 +108,35 @@ async def test_the_usage_that_a_source_reports_is_known_after_any_of_them() -> N
         await drained(stream)
         assert stream.outcome.usage == {"n": 1}
         assert stream.outcome.finish_reason == "length"
+
+
+async def test_stages_are_given_in_their_order() -> None:
+    with pytest.raises(TypeError, match="stands where a FramedEncoder belongs"):
+        pipe(Script("a"), Immediate(), CompletionGuard(Sse()))  # type: ignore[call-overload]
+    with pytest.raises(TypeError, match="stands where a CompletionGuard belongs"):
+        pipe(Script("a"), Immediate(), encoder(), encoder())  # type: ignore[call-overload]
+    with pytest.raises(TypeError, match="a source alone takes no timing"):
+        pipe(Script("a"), timing=timing())  # type: ignore[call-overload]
+
+
+async def test_a_producer_that_is_no_source_yet_becomes_one() -> None:
+    assert await drained(pipe(Script("a", "b"), Immediate())) == ["a", "b"]
+    async with pipe(Script("a", "b")) as items:
+        assert [item async for item in items] == ["a", "b"]
+
+
+async def test_stages_without_a_guard_have_no_sign_of_life() -> None:
+    assert await drained(pipe(Script("a", 3.5, "b"), Immediate(), timing=timing(heartbeat=1.0))) == ["a", "b"]
+
+
+async def test_a_fault_of_the_driver_itself_is_not_hidden(monkeypatch: Any) -> None:
+    async def broken(self: Any) -> Any:
+        raise AssertionError("a fault of ours")
+
+    monkeypatch.setattr(DirectDriver, "run", broken)
+    with pytest.raises(BaseException, match="TaskGroup|Exceptions from") as caught:
+        await drained(guarded(Script("a")))
+    assert isinstance(caught.value.exceptions[0], AssertionError)  # type: ignore[attr-defined]
 
 
 POLICIES = st.sampled_from(
