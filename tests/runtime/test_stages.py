@@ -134,7 +134,7 @@ async def test_a_fault_of_the_driver_itself_is_not_hidden(monkeypatch: Any) -> N
         raise AssertionError("a fault of ours")
 
     monkeypatch.setattr(DirectDriver, "run", broken)
-    with pytest.raises(BaseException, match="TaskGroup|Exceptions from") as caught:
+    with pytest.raises(BaseException, match=r"TaskGroup|Exceptions from") as caught:
         await drained(guarded(Script("a")))
     assert isinstance(caught.value.exceptions[0], AssertionError)  # type: ignore[attr-defined]
 
