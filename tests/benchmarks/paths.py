@@ -22,7 +22,7 @@ from streamguard.adapters.starlette import GuardedResponse
 from streamguard.core.flush import EveryTokens
 from streamguard.core.wire.sse import SseDecoder
 
-__all__ = ["EVERY", "SCOPE", "WAYS", "Served", "Source", "Way", "serve", "suspending", "tokens"]
+__all__ = ["EVERY", "SCOPE", "WAYS", "WORDS", "Served", "Source", "Way", "serve", "suspending", "tokens"]
 
 App = Callable[[Any, Any, Any], Awaitable[None]]
 Source = Callable[[int], AsyncIterator[str]]
