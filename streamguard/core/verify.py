@@ -81,7 +81,12 @@ class StreamVerifier:
         self._crc = 0
         self._promised = False  # a cursor, or the promise of one, was seen
         self._dropped = False  # an unfinished last record was
-        if zero is not None and self._dialect_name != "text":  # plain text has no place for cursors
+        carrier = wire_named(wire).name
+        if self._dialect_name == "text" and carrier != "plain":  # the end of bytes would prove the end of the stream
+            raise ValueError(f"dialect 'text' is read over carrier 'plain' only, not over {carrier!r}")
+        # These carriers name no dialect in band: without the server's word the caller's is a guess.
+        self._guessed = zero is None and self._dialect_name == "raw" and carrier in ("ndjson", "binary")
+        if zero is not None and carrier != "plain":  # plain text has no place for cursors
             self._promise(zero)
 
     @property
@@ -154,10 +159,10 @@ class StreamVerifier:
             if record.cursor == (self._wide if crc > 0x0FFFFFFF else self._usual) % (seq, offset, crc):
                 if self.state != "open":
                     self._step("frame")
+                self._hand_out(seq, name, data, frames)
                 self._seq = seq
                 self._offset = offset
                 self._crc = crc
-                self._hand_out(name, data, frames)
                 return
         self._take_slowly(record, frames)
 
@@ -173,7 +178,7 @@ class StreamVerifier:
         if record.cursor is None or not (self._promised or looks_like_cursor(record.cursor.decode("ascii", "replace"))):
             if self._promised:
                 raise self._corrupt("guard_stripped", "a block came without its cursor")
-            self._hand_out(record.name, record.data, frames)
+            self._hand_out(0, record.name, record.data, frames)
             return
         cursor = _parse(record.cursor)
         self._promise(cursor_zero(cursor.sid))
@@ -182,8 +187,8 @@ class StreamVerifier:
         self._check(cursor, record.name, record.data)
         if cursor.status is None:
             self._step("frame")
+            self._hand_out(cursor.seq, record.name, record.data, frames)
             self._advance(cursor.seq, cursor.offset, cursor.crc)
-            self._hand_out(record.name, record.data, frames)
         else:
             self._terminal(cursor, record)
 
@@ -234,16 +239,24 @@ class StreamVerifier:
         self._offset = offset
         self._crc = crc
 
-    def _hand_out(self, name: str | None, data: bytes, frames: list[AnswerFrame]) -> None:
+    def _hand_out(self, seq: int, name: str | None, data: bytes, frames: list[AnswerFrame]) -> None:
+        """Before the frame counts as good: a cursor never stands after a frame that was not handed out."""
         try:
             reading = self._read(name, data.decode("utf-8", "replace"))
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as exc:
             raise self._corrupt("grammar", f"the data is not the dialect's: {exc}") from exc
+        if self._promised and isinstance(reading, Reading) and reading.item is None and self._is_native(name, data):
+            raise self._corrupt("grammar", "the data is text of `native`, and no provider's event")
         self.frames += 1
         if type(reading) is str:
-            frames.append(AnswerFrame(self._seq, name, data, reading))
+            frames.append(AnswerFrame(seq, name, data, reading))
         elif isinstance(reading, Reading):  # an unknown name is chained, and not handed out
-            frames.append(AnswerFrame(self._seq, name, data, reading.text, reading.item, reading.texts))
+            frames.append(AnswerFrame(seq, name, data, reading.text, reading.item, reading.texts))
+
+    def _is_native(self, name: str | None, data: bytes) -> bool:
+        """Whether a frame that is read as a provider's can only be text of `native`. A stranger's events may
+        be JSON strings too: in `raw` they are passed on, if the server says that it is `raw`."""
+        return name is None and data[:1] == b'"' and (self._guessed or self._dialect_name == "openai")
 
     # ---- beginnings and ends ----------------------------------------------------------------
 
@@ -286,12 +299,13 @@ class StreamVerifier:
             return
         if self.status not in FINAL_STATUSES:
             self.failure = Failure("unknown_status", f"the terminal's status is {self.status!r}")
-        raise FailedStream(self.status or "failed", self.failure, cursor=self.cursor)
+        raise FailedStream(str(self.status), self.failure, cursor=self.cursor)
 
     def _summary(self, cursor: Cursor, record: Received) -> Mapping[str, Any] | None:
         """What the terminal says of the stream, where its dialect has a place for that."""
         name = self._dialect_name
-        text = record.data.decode("utf-8", "replace") if record.name == "end" else None
+        named = record.name == "end" and name != "openai"  # whose terminal has none, and its summary beside it
+        text = record.data.decode("utf-8", "replace") if named else None
         if record.extra is not None and name != "native":
             check, _, text = record.extra.partition(" ")
             if check != f"{crc32(text.encode('utf-8', 'replace'), cursor.crc):08x}":
