@@ -46,17 +46,18 @@ class RawEncoder:
         self._decoder = SseDecoder()
         self._held: tuple[Seen, Payload] | None = None
         self._after_end = False
+        # What events of a piece became: one that raises must not take those before it along.
+        self._made: list[Payload] = []
 
     def text(self, text: str) -> bytes:
         raise UnsupportedItem("text", "raw", "yield events, or pieces of an SSE stream")
 
     def wire(self, piece: bytes, ending: Ending) -> list[Payload]:
-        payloads: list[Payload] = []
         for event in self._decoder.feed(piece):
             ending.items += 1
             name = None if event.event == "message" else event.event
-            payloads += self._event(Event(event.data, name, event.id), ending)
-        return payloads
+            self._made += self._event(Event(event.data, name, event.id), ending)
+        return self._taken()
 
     def item(self, item: Block | Event | Mapping[str, Any], ending: Ending) -> list[Payload]:
         if isinstance(item, Block):
@@ -79,6 +80,14 @@ class RawEncoder:
         return self._seen.error
 
     def closing(self, ending: Ending) -> list[Payload]:
+        return self._taken() + self._closing(ending)
+
+    def _taken(self) -> list[Payload]:
+        made = self._made
+        self._made = []
+        return made
+
+    def _closing(self, ending: Ending) -> list[Payload]:
         held = self._held
         if ending.status == "complete":
             if held is not None and not self._marks_end():

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from streamguard.core.dialect import Raw
-from streamguard.core.errors import Failure, FieldRefused, LocalProtocolError, UnsupportedItem
+from streamguard.core.errors import Failure, FieldRefused, LocalProtocolError, UnsupportedItem, failure_from
 from streamguard.core.flush import Immediate
 from streamguard.core.framing import FramedEncoder
 from streamguard.core.guard import CompletionGuard
@@ -352,3 +352,14 @@ def test_an_end_marker_without_data_keeps_its_name() -> None:
     events, answer = through({"a": 1}, Event("", event="done"), end=lambda event: event.event == "done")
     assert events == [("message", '{"a":1}'), ("done", "")]
     assert answer.verdict is Verdict.COMPLETE
+
+
+def test_an_event_that_cannot_be_sent_takes_none_before_it_along() -> None:
+    encoder = FramedEncoder(Raw(end="asgi"), sid=SID)
+    pipeline = Pipeline(Immediate(), encoder, CompletionGuard(Sse()))
+    out = pipeline.open()
+    with pytest.raises(FieldRefused) as raised:
+        pipeline.push(b"data: 1\n\ndata: 2\n\ndata: a\0b\n\n", 0.0)
+    out += pipeline.fail(failure_from(raised.value), 0.0)
+    assert [event.data for event in SseDecoder().feed(out)][:2] == ["1", "2"]
+    assert pipeline.status == "failed"
