@@ -80,6 +80,7 @@ def one_proof(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Proof:
         return Result(run.seed > 1, [Table(("a | b", "n"), [("x", 1.23456), ("y", 2)])], ["A note."], ["pytest"])
 
     monkeypatch.setattr(command, "proofs_in", lambda package: {two_is_more.name: two_is_more})
+    monkeypatch.setattr(command, "DOCS", tmp_path)
     monkeypatch.setattr(command, "PAGES", tmp_path)
     return two_is_more
 
@@ -94,6 +95,18 @@ def test_a_proof_writes_its_page_and_its_verdict(
     assert "| a \\| b | n |\n| --- | --- |\n| x | 1.23 |\n| y | 2 |" in page
     assert "Shown. Seed 2" in page
     assert f"pytest {pytest.__version__}" in page
+
+
+def test_a_page_that_shows_the_same_tables_is_renewed(one_proof: Proof, tmp_path: Path) -> None:
+    begin, end = (f"<!-- {mark}: python -m tests.proofs two-is-more -->" for mark in ("begin", "end"))
+    page, other = tmp_path / "page.md", tmp_path / "other.md"
+    page.write_text(f"Before.\n\n{begin}\nold\n{end}\n\nAfter.\n", encoding="utf-8")
+    other.write_text("Nothing of it.\n", encoding="utf-8")
+    command.main("tests.proofs", ["two-is-more", "--seed", "2"])
+    assert page.read_text(encoding="utf-8") == (
+        f"Before.\n\n{begin}\n| a \\| b | n |\n| --- | --- |\n| x | 1.23 |\n| y | 2 |\n\n{end}\n\nAfter.\n"
+    )
+    assert other.read_text(encoding="utf-8") == "Nothing of it.\n"
 
 
 def test_a_claim_that_is_not_shown_fails_the_command(

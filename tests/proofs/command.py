@@ -9,11 +9,12 @@ from collections.abc import Sequence
 
 from tests.modules import ROOT
 from tests.proofs.registry import Proof, Run, proofs_in
-from tests.proofs.report import Record, as_json, as_page, as_text
+from tests.proofs.report import Record, as_json, as_page, as_text, renewed
 
 __all__ = ["main"]
 
-PAGES = ROOT / "docs" / "proofs"
+DOCS = ROOT / "docs"
+PAGES = DOCS / "proofs"
 
 
 def _parser(package: str) -> argparse.ArgumentParser:
@@ -34,6 +35,10 @@ def _perform(package: str, proof: Proof, options: argparse.Namespace) -> bool:
     if not options.no_page:
         PAGES.mkdir(parents=True, exist_ok=True)
         (PAGES / f"{proof.name}.md").write_text(as_page(record), encoding="utf-8")
+        for page in DOCS.rglob("*.md"):  # others may show the same tables
+            text = page.read_text(encoding="utf-8")
+            if (again := renewed(text, record)) != text:
+                page.write_text(again, encoding="utf-8")
     print(as_json(record) if options.json else as_text(record), flush=True)
     return result.shown
 

@@ -12,7 +12,7 @@ import attrs
 
 from tests.proofs.registry import Proof, Result, Table
 
-__all__ = ["Record", "as_json", "as_page", "as_text"]
+__all__ = ["Record", "as_json", "as_page", "as_text", "renewed"]
 
 _OWN = ("streamguard-io", "anyio", "attrs")
 
@@ -71,19 +71,29 @@ def as_text(record: Record) -> str:
 
 def as_page(record: Record) -> str:
     """The page of this proof in Markdown. Its tables stand between markers."""
-    command = record.command
-    lines = [f"# {record.proof.name}", "", record.proof.claim, "", f"    {command}", "", f"<!-- begin: {command} -->"]
-    for table in record.result.tables:
-        lines += [*([f"**{table.title}**", ""] if table.title else []), *_markdown(table), ""]
+    lines = [f"# {record.proof.name}", "", record.proof.claim, "", f"    {record.command}", "", *_marked(record)]
     versions = ", ".join(f"{name} {version}" for name, version in record.versions.items())
     lines += [
-        f"<!-- end: {command} -->",
         "",
         *[line for note in record.result.notes for line in (note, "")],
         f"{'Shown' if record.result.shown else 'Not shown'}. Seed {record.seed}, {record.seconds:.0f} s on "
         f"{record.machine}; {versions}.",
     ]
     return "\n".join(lines) + "\n"
+
+
+def renewed(page: str, record: Record) -> str:
+    """`page`, with the tables of this proof between its markers; as it is, if it has none."""
+    begin, *_, end = marked = _marked(record)
+    before, found, rest = page.partition(begin)
+    return before + "\n".join(marked) + rest.partition(end)[2] if found else page
+
+
+def _marked(record: Record) -> list[str]:
+    lines = [f"<!-- begin: {record.command} -->"]
+    for table in record.result.tables:
+        lines += [*([f"**{table.title}**", ""] if table.title else []), *_markdown(table), ""]
+    return [*lines, f"<!-- end: {record.command} -->"]
 
 
 def _markdown(table: Table) -> list[str]:

@@ -24,7 +24,6 @@ from tests.adapters.readers import READERS, Reading, readers_for
 from tests.adapters.servers import STACKS, serving
 from tests.modules import ROOT
 from tests.proofs.registry import Result, Run, Table, proof
-from tests.proofs.report import Record, as_page
 
 __all__ = ["Asked", "ask", "http10_table", "no_silent_end", "reports_table", "unguarded_table"]
 
@@ -167,7 +166,7 @@ def no_silent_end(run: Run) -> Result:
     wrong = [one for one in asked if not one.right]
     for one in wrong:
         run.say(f"not right: {one}")
-    result = Result(
+    return Result(
         shown=not wrong and {one.ending for one in asked} == {"finished", *FAILURES},
         tables=[reports_table(asked), _counts_table(asked), unguarded_table(), http10_table()],
         notes=[
@@ -176,14 +175,3 @@ def no_silent_end(run: Run) -> Result:
         ],
         packages=["uvicorn", "h11", "httptools", "uvloop", "starlette", "httpx", "httpx-sse", "aiohttp", "openai"],
     )
-    _write(Record(no_silent_end, result, run.seed, 0.0, "python -m tests.proofs no-silent-end"))
-    return result
-
-
-def _write(record: Record) -> None:
-    """Put the tables between the markers of the page that explains them."""
-    marked = as_page(record)
-    begin, end = f"<!-- begin: {record.command} -->", f"<!-- end: {record.command} -->"
-    tables = marked[marked.index(begin) : marked.index(end)]
-    page = PAGE.read_text(encoding="utf-8")
-    PAGE.write_text(page[: page.index(begin)] + tables + page[page.index(end) :], encoding="utf-8")
