@@ -32,4 +32,6 @@ async def main(url: str, prompt: str) -> int:
 
 
 if __name__ == "__main__":
+    if len(sys.argv) < 2:
+        sys.exit(f"usage: python {sys.argv[0]} URL [PROMPT]")
     sys.exit(asyncio.run(main(sys.argv[1], " ".join(sys.argv[2:]) or "Hello")))

@@ -30,4 +30,6 @@ def main(url: str, prompt: str) -> int:
 
 
 if __name__ == "__main__":
+    if len(sys.argv) < 2:
+        sys.exit(f"usage: python {sys.argv[0]} URL [PROMPT]")
     sys.exit(main(sys.argv[1], " ".join(sys.argv[2:]) or "Hello"))

@@ -21,6 +21,7 @@ from typing import Any, Final, Literal
 
 import attrs
 
+from streamguard.client.body import coding_of, may_be_read
 from streamguard.core.cursor import Cursor
 from streamguard.core.dialect import Dialect, dialect_named
 from streamguard.core.errors import (
@@ -54,6 +55,8 @@ __all__ = [
 REQUEST_HEADERS: Final = (
     ("Streamguard", "v=1"),
     ("Accept", "text/event-stream, application/x-ndjson, application/vnd.streamguard.v1"),
+    # A compressed answer saves little, is held back by whatever compresses it, and can be a bomb.
+    ("Accept-Encoding", "identity"),
     ("Cache-Control", "no-cache"),
 )
 
@@ -79,10 +82,11 @@ def _positive(instance: object, attribute: attrs.Attribute[Any], value: float | 
 class ReaderLimits:
     """What a reader waits for at most, in seconds; None is no limit. There is none on the whole.
 
-    `connect`: for a connection, its place in the pool included. `first_byte`: for the response's
-    headers. `liveness`: for any byte, heartbeats included. `stall`: for a frame while only heartbeats
-    come; it is noticed when bytes come, or when as long has passed without any. `max_received` is
-    not of time: how many characters of text are kept to be read whole, or attached to an error.
+    `connect`: for a connection, its place in the pool included. `first_byte`: from the request's first
+    byte to the head of its answer, whatever comes before that, redirects too; without an event loop, up
+    to the next whole second. `liveness`: for any byte, heartbeats included. `stall`: for a frame while only
+    heartbeats come; it is noticed when bytes come, or when as long has passed without any. `max_received`
+    is not of time: how many characters of text are kept to be read whole, or attached to an error.
     """
 
     connect: float | None = attrs.field(default=10.0, validator=_positive)
@@ -137,6 +141,7 @@ class AnswerState:
         self._refusal: _Refusal | None = None
         self._framed = True
         self._redirects = 0
+        self._unfollowed: str | None = None
         self._frames: deque[AnswerFrame] = deque()
         self._text = StringIO()
         self._received = 0
@@ -150,19 +155,25 @@ class AnswerState:
 
     # ---- the head of the response -------------------------------------------------------------
 
-    def follow(self, status: int, location: str | None) -> bool:
-        """Whether a redirect is to be followed. An empty `Location` would lead to where it came from."""
+    def follow(self, status: int, location: str | None, why_not: str | None = None) -> bool:
+        """Whether a redirect is to be followed; `why_not` is the driver's own reason against it. An empty
+        `Location` would lead to where it came from."""
         if status not in _REDIRECTS or not (location or "").strip() or self._redirects >= MAX_REDIRECTS:
+            return False
+        if why_not is not None:
+            self._unfollowed = why_not
             return False
         self._redirects += 1
         return True
 
-    def open(self, status: int, headers: Mapping[str, str], version: str | None) -> bool:
+    def open(
+        self, status: int, headers: Mapping[str, str], version: str | None, accept_encoding: str = "identity"
+    ) -> bool:
         """Take the response's head in: whether a stream follows. If not, `needs` still asks for some
         of the body, and `error` says what came instead.
 
         `headers` are found by any case; `version` is the HTTP version, or None where no connection
-        carries the body.
+        carries the body; `accept_encoding` is what the request asked for.
         """
         content_type = headers.get("content-type", "")
         wire = wire_for_content_type(content_type)
@@ -170,6 +181,9 @@ class AnswerState:
         if promise is not None and (self._dialect is None or self._dialect.name != promise.dialect):
             self._dialect = _known(promise.dialect)  # the server knows what it wrote
         why = self._why_not(status, wire, promise)
+        coding = coding_of(headers.get("content-encoding", ""))
+        if why is None and not may_be_read(coding, accept_encoding):
+            why = f"the body is encoded as {coding!r}, which was not asked for"
         if why is not None or wire is None:
             self._refusal = _Refusal(status, content_type, why or "the content type is that of no stream")
             return False
@@ -185,6 +199,8 @@ class AnswerState:
 
     def _why_not(self, status: int, wire: Wire | None, promise: Promise | None) -> str | None:
         if status in _REDIRECTS:
+            if self._unfollowed is not None:
+                return self._unfollowed
             return "too many redirects" if self._redirects >= MAX_REDIRECTS else "a redirect to nowhere"
         if status != 200:
             return "no stream"
@@ -192,8 +208,11 @@ class AnswerState:
             return None
         if promise is not None and promise.wire != wire.name:
             return f"the Streamguard header promises {promise.wire!r}, and this is {wire.name!r}"
-        if wire.name == "plain" and (self._dialect is None or self._dialect.name != "text"):
+        as_text = self._dialect is not None and self._dialect.name == "text"
+        if wire.name == "plain" and not as_text:
             return "plain text proves no end, and is read only if dialect='text' is asked for"
+        if as_text and wire.name != "plain":  # the end of its bytes would prove the end of the stream
+            return f"dialect 'text' is that of text/plain, and this is {wire.name!r}"
         return None
 
     # ---- bytes in, frames out -----------------------------------------------------------------

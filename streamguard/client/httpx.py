@@ -1,8 +1,8 @@
 """`stream` and `stream_sync`: drivers of `AnswerState` over httpx, async and sync.
 
 httpx takes its timeouts from a request's extensions each time it begins to read: for the head of the
-response, then for its body. So one dictionary, changed in between, gives the first byte and the
-liveness of the stream limits of their own.
+response, then for its body. So one dictionary, changed in between, gives the head (`request`) and the
+liveness of the stream limits of their own. Bytes are taken raw and decompressed in `body`.
 
 All that both drivers share stands in front; the drivers are the same few steps twice, with and
 without `await`. Whatever happens, the response is closed when the context ends, and with it the
@@ -13,17 +13,21 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator
 from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, contextmanager
+from functools import cache
 from time import monotonic
-from typing import Any, Final, TypedDict, cast
+from typing import Any, Final, cast
+from zlib import error as Damaged
 
 import anyio
+import anyio.lowlevel
 import httpx
 from typing_extensions import Unpack
 
 from streamguard.client.answer import LIMITS, LINGER, REQUEST_HEADERS, AnswerState, ReaderLimits
-from streamguard.client.iteration import Iteration, SyncIteration, block_in, frame_itself, text_in
+from streamguard.client.body import Body, coding_of, may_be_read
+from streamguard.client.iteration import Iterations, SyncIterations, async_only
+from streamguard.client.request import HeadLimit, RequestOptions, is_safe_header, same_origin, why_not_follow
 from streamguard.core.dialect import Dialect
-from streamguard.core.items import Block
 from streamguard.core.receipt import AnswerFrame, Receipt
 from streamguard.core.wire import MAX_FRAME
 
@@ -31,25 +35,18 @@ __all__ = ["Answer", "RequestOptions", "SyncAnswer", "stream", "stream_sync"]
 
 # What a cut connection looks like in httpx; others of its errors (no such host, a certificate that
 # does not fit) are no statement about a stream and pass as they are.
-_CUT: Final = (httpx.NetworkError, httpx.RemoteProtocolError, httpx.DecodingError)
+_CUT: Final = (httpx.NetworkError, httpx.RemoteProtocolError, httpx.DecodingError, Damaged)
 
 
-class RequestOptions(TypedDict, total=False):
-    """What httpx builds the request from, under its own names."""
-
-    content: Any
-    data: Any
-    files: Any
-    json: Any
-    params: Any
-    headers: Any
-    cookies: Any
-    extensions: Any
-    auth: Any
+@cache
+def _defaults() -> httpx.Headers:
+    """What httpx sends if nobody chose otherwise, which asks for nothing."""
+    with httpx.Client(transport=httpx.BaseTransport(), trust_env=False) as client:
+        return client.headers
 
 
 class _Exchange:
-    """One request as far as both drivers share it: its parts, its timeouts, what its errors mean."""
+    """One request as far as both drivers share it: its parts, its redirects, what its errors mean."""
 
     def __init__(
         self,
@@ -61,35 +58,40 @@ class _Exchange:
     ) -> None:
         fields: dict[str, Any] = dict(options)
         self.auth: Any = fields.pop("auth", httpx.USE_CLIENT_DEFAULT)
+        self.follows: bool = fields.pop("follow_redirects", client.follow_redirects)
         self.state = state
-        connect, first_byte = state.limits.connect, state.limits.first_byte
-        self.timeouts = {"connect": connect, "pool": connect, "write": first_byte, "read": first_byte}
         headers = httpx.Headers(fields.pop("headers", None))
         for name, value in REQUEST_HEADERS:
-            # httpx's own default for Accept, `*/*`, asks for nothing.
-            if name not in headers and client.headers.get(name, "*/*") == "*/*":
+            if name not in headers and client.headers.get(name) in (None, _defaults().get(name)):
                 headers[name] = value
         self.request = client.build_request(method, url, headers=headers, **fields)
-        self._limited()
-
-    def _limited(self) -> None:
-        self.request.extensions = {**self.request.extensions, "timeout": self.timeouts}
+        self.first = self.request.url
+        extensions = self.request.extensions
+        self.head = HeadLimit(state.limits, extensions.get("trace"))
+        trace = self.head.atrace if isinstance(client, httpx.AsyncClient) else self.head.trace
+        self.request.extensions = {**extensions, "timeout": self.head.timeouts, "trace": trace}
 
     def opened(self, response: httpx.Response) -> bool:
         """Take the head of the response in: whether it is a stream's."""
         version = response.http_version if "http_version" in response.extensions else None
-        is_stream = self.state.open(response.status_code, response.headers, version)
-        if is_stream:
-            self.timeouts["read"] = self.state.limits.silence
+        accept = response.request.headers.get("accept-encoding", "")
+        is_stream = self.state.open(response.status_code, response.headers, version, accept)
+        self.head.came(self.state.limits.silence if is_stream else self.state.limits.first_byte)
         return is_stream
 
     def redirected(self, response: httpx.Response) -> bool:
         """Whether there is one more request to send; then it is `request`."""
         following = response.next_request
-        if following is None or not self.state.follow(response.status_code, response.headers.get("location")):
+        if following is None:
             return False
+        away = not same_origin(self.first, following.url)
+        why = why_not_follow(self.follows, away, following.headers)
+        if not self.state.follow(response.status_code, response.headers.get("location"), why):
+            return False
+        if away:
+            kept = [(name, value) for name, value in following.headers.multi_items() if is_safe_header(name)]
+            following.headers = httpx.Headers(kept)
         self.request = following
-        self._limited()
         # What the redirect's target may see of the credentials is in the request's headers already.
         self.auth = None
         return True
@@ -112,9 +114,15 @@ class _Exchange:
 class _AnswerBase:
     """What is known of an answer, the same for both drivers."""
 
-    def __init__(self, state: AnswerState, response: httpx.Response) -> None:
-        self._state = state
+    def __init__(self, exchange: _Exchange, response: httpx.Response) -> None:
+        self._state = exchange.state
+        self._head = exchange.head
         self.response = response
+        coding = coding_of(response.headers.get("content-encoding", ""))
+        # A body that was read before is in memory, decompressed; only httpx can give it again.
+        self._body = Body("identity" if response.is_stream_consumed else coding)
+        asked = may_be_read(coding, response.request.headers.get("accept-encoding", ""))
+        self._raw = not response.is_stream_consumed and (self._body.own or not asked)
 
     @property
     def receipt(self) -> Receipt:
@@ -147,6 +155,7 @@ class _AnswerBase:
 # ---- async ------------------------------------------------------------------------------------
 
 
+@async_only
 @asynccontextmanager
 async def stream(
     method: str,
@@ -164,7 +173,8 @@ async def stream(
     `client` is yours to close; without one, each call makes its own, which costs tens of milliseconds.
     `dialect` says what the events are where the server does not (`Raw(profile=…)` for a provider's
     departures); `lenient` accepts a terminal whose own checks hold though its line end is missing.
-    `max_frame` is bytes of one frame's data. Other options are httpx's.
+    `max_frame` is bytes of one frame's data. Other options are httpx's. Redirects are followed if
+    `client` does; none carries a body, or headers that may be secret, to another origin.
 
     Raises UnexpectedResponse, ConnectLimitExceeded, FirstByteLimitExceeded; TruncatedStream for a
     connection that ends before its response; httpx's own errors where there is no connection.
@@ -172,7 +182,7 @@ async def stream(
     state = AnswerState(monotonic(), dialect=dialect, lenient=lenient, limits=limits, max_frame=max_frame)
     async with AsyncExitStack() as stack:
         if client is None:
-            client = await stack.enter_async_context(httpx.AsyncClient())
+            client = await stack.enter_async_context(httpx.AsyncClient(follow_redirects=True))
         answer = await _open(client, _Exchange(client, state, method, url, options))
         try:
             yield answer
@@ -182,12 +192,15 @@ async def stream(
 
 async def _open(client: httpx.AsyncClient, exchange: _Exchange) -> Answer:
     while True:
-        with exchange.faults():
+        response: httpx.Response | None = None
+        with exchange.faults(), exchange.head.scope():
             response = await client.send(exchange.request, stream=True, auth=exchange.auth, follow_redirects=False)
+        if response is None:
+            raise exchange.state.unanswered()
         if exchange.redirected(response):
             await response.aclose()
             continue
-        answer = Answer(exchange.state, response)
+        answer = Answer(exchange, response)
         try:
             if not exchange.opened(response):
                 await answer.read()  # some of it, and raises
@@ -197,7 +210,7 @@ async def _open(client: httpx.AsyncClient, exchange: _Exchange) -> Answer:
         return answer
 
 
-class Answer(_AnswerBase):
+class Answer(_AnswerBase, Iterations):
     """An answer as it comes. Each iteration hands out all that is good, then ends or raises.
 
     It ends only if the answer is COMPLETE, or UNVERIFIED with a proven end; otherwise it raises
@@ -206,21 +219,10 @@ class Answer(_AnswerBase):
     or StreamClosed once the context has ended. `response` is httpx's.
     """
 
-    def __init__(self, state: AnswerState, response: httpx.Response) -> None:
-        super().__init__(state, response)
-        self._chunks = cast("AsyncGenerator[bytes, None]", response.aiter_bytes())
-
-    def text(self) -> AsyncIterator[str]:
-        """The text of choice 0, piece by piece."""
-        return Iteration(self._next, text_in)
-
-    def frames(self) -> AsyncIterator[AnswerFrame]:
-        """Every frame but the terminal."""
-        return Iteration(self._next, frame_itself)
-
-    def blocks(self) -> AsyncIterator[Block]:
-        """The blocks between the text; the text goes to `received`."""
-        return Iteration(self._next, block_in)
+    def __init__(self, exchange: _Exchange, response: httpx.Response) -> None:
+        super().__init__(exchange, response)
+        chunks = response.aiter_raw() if self._raw else response.aiter_bytes()
+        self._chunks = cast("AsyncGenerator[bytes, None]", chunks)
 
     async def read(self) -> str:
         """The whole text, what was iterated before included. Raises as iteration does."""
@@ -267,13 +269,18 @@ class Answer(_AnswerBase):
     async def _read(self) -> None:
         began = monotonic()
         try:
-            data = await self._chunks.__anext__()
+            if (data := self._body.take()) is not None:
+                await anyio.lowlevel.checkpoint()  # a read may have brought many pieces: others run in between
+                began = monotonic()
+            else:
+                self._body.put(await self._chunks.__anext__())
+                data = self._body.take()
         except StopAsyncIteration:
-            self._state.end(began, monotonic(), clean=True)
+            self._state.end(began, monotonic(), clean=self._body.whole)
         except BaseException as exc:
             self._broken(exc, began)
         else:
-            self._state.feed(data, began, monotonic())
+            self._state.feed(data or b"", began, monotonic())
 
     async def _read_to_end(self) -> None:
         with anyio.move_on_after(LINGER):
@@ -301,7 +308,7 @@ def stream_sync(
     state = AnswerState(monotonic(), dialect=dialect, lenient=lenient, limits=limits, max_frame=max_frame)
     with ExitStack() as stack:
         if client is None:
-            client = stack.enter_context(httpx.Client())
+            client = stack.enter_context(httpx.Client(follow_redirects=True))
         answer = _open_sync(client, _Exchange(client, state, method, url, options))
         try:
             yield answer
@@ -316,7 +323,7 @@ def _open_sync(client: httpx.Client, exchange: _Exchange) -> SyncAnswer:
         if exchange.redirected(response):
             response.close()
             continue
-        answer = SyncAnswer(exchange.state, response, exchange.timeouts)
+        answer = SyncAnswer(exchange, response)
         try:
             if not exchange.opened(response):
                 answer.read()  # some of it, and raises
@@ -326,25 +333,12 @@ def _open_sync(client: httpx.Client, exchange: _Exchange) -> SyncAnswer:
         return answer
 
 
-class SyncAnswer(_AnswerBase):
+class SyncAnswer(_AnswerBase, SyncIterations):
     """`Answer` without `await`."""
 
-    def __init__(self, state: AnswerState, response: httpx.Response, timeouts: dict[str, float | None]) -> None:
-        super().__init__(state, response)
-        self._timeouts = timeouts
-        self._chunks: Iterator[bytes] = response.iter_bytes()
-
-    def text(self) -> Iterator[str]:
-        """The text of choice 0, piece by piece."""
-        return SyncIteration(self._next, text_in)
-
-    def frames(self) -> Iterator[AnswerFrame]:
-        """Every frame but the terminal."""
-        return SyncIteration(self._next, frame_itself)
-
-    def blocks(self) -> Iterator[Block]:
-        """The blocks between the text; the text goes to `received`."""
-        return SyncIteration(self._next, block_in)
+    def __init__(self, exchange: _Exchange, response: httpx.Response) -> None:
+        super().__init__(exchange, response)
+        self._chunks: Iterator[bytes] = response.iter_raw() if self._raw else response.iter_bytes()
 
     def read(self) -> str:
         """The whole text, what was iterated before included. Raises as iteration does."""
@@ -373,22 +367,24 @@ class SyncAnswer(_AnswerBase):
     def _read(self) -> None:
         began = monotonic()
         try:
-            data = next(self._chunks)
+            if (data := self._body.take()) is None:
+                self._body.put(next(self._chunks))
+                data = self._body.take()
         except StopIteration:
-            self._state.end(began, monotonic(), clean=True)
+            self._state.end(began, monotonic(), clean=self._body.whole)
         except BaseException as exc:
             self._broken(exc, began)
         else:
-            self._state.feed(data, began, monotonic())
+            self._state.feed(data or b"", began, monotonic())
 
     def _read_to_end(self) -> None:
         if self._own_connection:
             # Nothing can interrupt a read, and a generator of httpx's keeps the timeout that it began
-            # with: a second one takes the short one. It does not decode, so what was compressed is skipped.
-            self._timeouts["read"] = LINGER
+            # with: a second one takes the short one. What httpx would have decompressed is skipped.
+            self._head.came(LINGER)
             until = monotonic() + LINGER
             first, rest = self._chunks, iter(cast("httpx.SyncByteStream", self.response.stream))
-            self._chunks = (b"" for _ in rest) if "content-encoding" in self.response.headers else rest
+            self._chunks = rest if self._raw else (b"" for _ in rest)
             while self._state.needs == "end" and monotonic() < until:
                 self._read()
             self.response.close()

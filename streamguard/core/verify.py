@@ -86,7 +86,7 @@ class StreamVerifier:
             raise ValueError(f"dialect 'text' is read over carrier 'plain' only, not over {carrier!r}")
         # These carriers name no dialect in band: without the server's word the caller's is a guess.
         self._guessed = zero is None and self._dialect_name == "raw" and carrier in ("ndjson", "binary")
-        if zero is not None and carrier != "plain":  # plain text has no place for cursors
+        if zero is not None and carrier != "plain":  # which has no place for cursors
             self._promise(zero)
 
     @property
@@ -235,9 +235,7 @@ class StreamVerifier:
         return sent and again != data and chain(self._crc, name, cursor.status, again) == cursor.crc
 
     def _advance(self, seq: int, offset: int, crc: int) -> None:
-        self._seq = seq
-        self._offset = offset
-        self._crc = crc
+        self._seq, self._offset, self._crc = seq, offset, crc
 
     def _hand_out(self, seq: int, name: str | None, data: bytes, frames: list[AnswerFrame]) -> None:
         """Before the frame counts as good: a cursor never stands after a frame that was not handed out."""
@@ -254,8 +252,7 @@ class StreamVerifier:
             frames.append(AnswerFrame(seq, name, data, reading.text, reading.item, reading.texts))
 
     def _is_native(self, name: str | None, data: bytes) -> bool:
-        """Whether a frame that is read as a provider's can only be text of `native`. A stranger's events may
-        be JSON strings too: in `raw` they are passed on, if the server says that it is `raw`."""
+        """Whether data that is no provider's event can only be `native` text. In `raw` a server may vouch for it."""
         return name is None and data[:1] == b'"' and (self._guessed or self._dialect_name == "openai")
 
     # ---- beginnings and ends ----------------------------------------------------------------
@@ -304,8 +301,8 @@ class StreamVerifier:
     def _summary(self, cursor: Cursor, record: Received) -> Mapping[str, Any] | None:
         """What the terminal says of the stream, where its dialect has a place for that."""
         name = self._dialect_name
-        named = record.name == "end" and name != "openai"  # whose terminal has none, and its summary beside it
-        text = record.data.decode("utf-8", "replace") if named else None
+        # openai's terminal has no name, and its summary beside it.
+        text = record.data.decode("utf-8", "replace") if record.name == "end" and name != "openai" else None
         if record.extra is not None and name != "native":
             check, _, text = record.extra.partition(" ")
             if check != f"{crc32(text.encode('utf-8', 'replace'), cursor.crc):08x}":

@@ -46,7 +46,7 @@ def read(
     """Read the answer to its end, and then once more: an answer that raised must raise again."""
     seen = Read()
     if mode == "sync":
-        with httpx.Client(verify=NO_TLS) as client:
+        with httpx.Client(verify=NO_TLS, follow_redirects=True) as client:
             _read_sync(seen, url, method, on_frame, {"client": client, **options})
     else:
         anyio.run(_read, seen, url, method, on_frame, options, backend=mode)
@@ -77,7 +77,8 @@ async def _read(
     seen: Read, url: str, method: str, on_frame: Callable[[AnswerFrame], object], options: dict[str, Any]
 ) -> None:
     try:
-        async with httpx.AsyncClient(verify=NO_TLS) as client, stream(method, url, client=client, **options) as answer:
+        client = httpx.AsyncClient(verify=NO_TLS, follow_redirects=True)
+        async with client, stream(method, url, client=client, **options) as answer:
             try:
                 async for frame in answer.frames():
                     seen.frames.append(frame)

@@ -34,3 +34,11 @@ def test_an_example_tells_a_whole_answer_from_others(example: str) -> None:
     refused = run(example, head(401, "text/html", content_length=0))
     assert refused.returncode == 1
     assert "HTTP 401" in refused.stderr
+
+
+@pytest.mark.parametrize("example", ["client_async.py", "client_sync.py"])
+def test_an_example_without_an_address_says_how_it_is_called(example: str) -> None:
+    done = subprocess.run([sys.executable, str(EXAMPLES / example)], check=False, capture_output=True, text=True)
+    assert done.returncode == 1
+    assert done.stderr.startswith("usage: ")
+    assert "URL [PROMPT]" in done.stderr

@@ -532,7 +532,7 @@ def test_no_response_is_the_first_byte_limit(mode: str) -> None:
     seen = reading(mode, script, limits=ReaderLimits(first_byte=0.05))
     assert isinstance(seen.error, FirstByteLimitExceeded)
     assert seen.error.seconds == 0.05
-    assert isinstance(seen.error.__cause__, httpx.ReadTimeout)
+    assert isinstance(seen.error.__cause__, httpx.ReadTimeout if mode == "sync" else type(None))
 
 
 @each_mode

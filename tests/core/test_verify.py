@@ -995,3 +995,29 @@ def test_strangers_bytes_never_raise_and_are_never_complete(noise: bytes, wire: 
     for data in (noise, b"SG\x01" + noise, FORM["openai-comment"].blocks()[0] + noise):
         answer = read(data, wire=wire, dialect=dialect)
         assert answer.verdict is not Verdict.COMPLETE
+
+
+# ---- a dialect that the reader guessed ------------------------------------------------------
+
+
+@pytest.mark.parametrize("wire", ["sse", "ndjson", "binary"])
+def test_plain_text_is_read_over_no_other_carrier_since_the_end_of_bytes_would_prove_its_end(wire: str) -> None:
+    for zero in (None, ZERO):
+        with pytest.raises(ValueError, match="plain"):
+            StreamVerifier(wire=wire, dialect="text", zero=zero)
+
+
+@pytest.mark.parametrize("wire", [Ndjson(), Binary()], ids=["ndjson", "binary"])
+@pytest.mark.parametrize("dialect", ["openai", "raw"])
+def test_native_text_is_no_providers_event(wire: Ndjson | Binary, dialect: str) -> None:
+    """Its text would be dropped, and its terminal accepted."""
+    for items, code in ((["a"], "grammar"), ([], None if dialect == "raw" else "guard_stripped")):
+        answer = read(written(items, Native(), wire), wire=wire, dialect=dialect)
+        assert (answer.code, answer.frames) == (code, [])
+
+
+@pytest.mark.parametrize("wire", [Ndjson(), Binary()], ids=["ndjson", "binary"])
+def test_a_strangers_strings_pass_through_raw_if_the_server_says_that_it_is_raw(wire: Ndjson | Binary) -> None:
+    stream = written([Event('"a"')], Raw(end="asgi"), wire, negotiated=True)
+    assert read(stream, wire=wire, dialect=Raw(end="asgi"), zero=ZERO).verdict is Verdict.COMPLETE
+    assert read(stream, wire=wire, dialect=Raw(end="asgi")).code == "grammar"

@@ -1,0 +1,157 @@
+"""What leaves with a request, whom a redirect may hand it to, and how long its answer's head may take.
+
+Nothing here knows an HTTP library but by one seam, the `trace` extension of httpcore, which is called
+as each step of a request begins and ends.
+
+`first_byte` is a limit on all that happens between the request's first byte and the head of the answer.
+A library's own timeout is one on each read, and a head that dribbles in, or a flood of `103 Early
+Hints`, never lets a single read take long.
+
+    async   a cancel scope, whose deadline is set when the request begins to leave
+    sync    nothing can interrupt a read, but each one asks anew how long it may take: `_SecondsLeft`
+            answers in whole seconds, rounded up, and raises when there are none
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Awaitable, Callable, Mapping
+from time import monotonic
+from typing import Any, Final, Protocol, TypedDict, cast
+
+import anyio
+
+from streamguard.client.answer import ReaderLimits
+
+__all__ = ["HeadLimit", "RequestOptions", "is_safe_header", "same_origin", "why_not_follow"]
+
+# What a redirect may carry to another origin. A key may stand in a header of any other name. The
+# length is of a body that is empty: one that is not stays here.
+_SAFE: Final = frozenset(
+    {
+        "accept",
+        "accept-encoding",
+        "accept-language",
+        "cache-control",
+        "connection",
+        "content-length",
+        "content-type",
+        "host",
+        "streamguard",
+        "user-agent",
+    }
+)
+
+
+class RequestOptions(TypedDict, total=False):
+    """What httpx builds the request from, under its own names; `follow_redirects` is the client's choice if absent."""
+
+    content: Any
+    data: Any
+    files: Any
+    json: Any
+    params: Any
+    headers: Any
+    cookies: Any
+    extensions: Any
+    auth: Any
+    follow_redirects: bool
+
+
+class _Url(Protocol):
+    """An address as httpx gives it: `port` is None for the scheme's own."""
+
+    @property
+    def scheme(self) -> str: ...
+    @property
+    def host(self) -> str: ...
+    @property
+    def port(self) -> int | None: ...
+
+
+def is_safe_header(name: str) -> bool:
+    """Whether a header of this name may follow a redirect to another origin."""
+    return name.lower() in _SAFE
+
+
+def same_origin(a: _Url, b: _Url) -> bool:
+    """Whether what `a` was given may be given to `b`: the same origin, or the same host, now by TLS."""
+    upgrade = (a.scheme, b.scheme, a.port, b.port) == ("http", "https", None, None)
+    return a.host == b.host and (upgrade or (a.scheme, a.port) == (b.scheme, b.port))
+
+
+def why_not_follow(follows: bool, away: bool, headers: Mapping[str, str]) -> str | None:
+    """Why a redirect is not followed, or None. `follows` is the caller's choice, `away` says that it leads
+    to another origin, `headers` are those of the request that would follow, names in lower case."""
+    if not follows:
+        return "a redirect, and this client follows none (follow_redirects)"
+    if away and (headers.get("content-length", "0") != "0" or "transfer-encoding" in headers):
+        return "a redirect to another origin, which does not get the request's body"
+    return None
+
+
+class _SecondsLeft:
+    """A timeout for `socket.settimeout` that is less each time it is asked for."""
+
+    def __init__(self, until: float) -> None:
+        self._until = until
+
+    def __index__(self) -> int:
+        left = self._until - monotonic()
+        if left <= 0:
+            raise TimeoutError("no response in time")  # as a read does that takes too long
+        return math.ceil(left)
+
+
+class HeadLimit:
+    """The limits of one exchange, redirects included. `timeouts` is httpx's extension of that name, read
+    anew as each part of a request begins; `theirs` is the caller's own trace, if any."""
+
+    def __init__(self, limits: ReaderLimits, theirs: Callable[[str, Any], Any] | None = None) -> None:
+        connect, first_byte = limits.connect, limits.first_byte
+        self.timeouts = {"connect": connect, "pool": connect, "write": first_byte, "read": first_byte}
+        self._limits = limits
+        self._theirs = theirs
+        self._until: float | None = None
+        self._scope: anyio.CancelScope | None = None
+
+    def scope(self) -> anyio.CancelScope:
+        """The scope to send the next request in."""
+        scope = self._scope = anyio.CancelScope()
+        scope.deadline = self._deadline()
+        return scope
+
+    def came(self, read: float | None) -> None:
+        """A head came. `read` is how long one read of its body may take."""
+        self.timeouts["read"] = read
+
+    def trace(self, name: str, info: Mapping[str, Any]) -> None:
+        """httpcore's `trace`, without an event loop."""
+        self._note(name)
+        if self._until is not None and name.endswith(".receive_response_headers.started"):
+            self.timeouts["read"] = cast("float", _SecondsLeft(self._until))
+        if self._theirs is not None:
+            self._theirs(name, info)
+
+    async def atrace(self, name: str, info: Mapping[str, Any]) -> None:
+        """httpcore's `trace`, with one."""
+        if self._note(name) and self._scope is not None:
+            self._scope.deadline = self._deadline()
+        if self._theirs is not None:
+            await cast("Awaitable[object]", self._theirs(name, info))
+
+    def _note(self, name: str) -> bool:
+        """Whether the first request of the exchange begins to leave, now."""
+        limit = self._limits.first_byte
+        if limit is None or self._until is not None or not name.endswith(".send_request_headers.started"):
+            return False
+        self._until = monotonic() + limit
+        return True
+
+    def _deadline(self) -> float:
+        if self._until is not None:
+            left = self._until - monotonic()
+        else:  # not sent yet, or by a transport that tells nothing of its steps
+            connect, first_byte = self._limits.connect, self._limits.first_byte
+            left = math.inf if connect is None or first_byte is None else connect + first_byte
+        return anyio.current_time() + left
