@@ -11,7 +11,7 @@ from tests.benchmarks.paths import WAYS, Source, Way, serve, suspending, tokens
 from tests.proofs.measure import Ratio, ratio
 from tests.proofs.registry import Result, Run, Table, proof
 
-__all__ = ["cost_per_token"]
+__all__ = ["LIMITS", "check", "cost_per_token"]
 
 COUNT: Final = 20_001  # tokens of an answer: one, and whole eights, so that no text waits for the ending
 PAIRS: Final = 7
@@ -36,11 +36,11 @@ LIMITS: Final = (
 )
 
 
-def _check(way: Way) -> tuple[int, int]:
+def check(way: Way, count: int = COUNT) -> tuple[int, int]:
     """Count what one answer sends: a frame and a `send` a token, no less and no more."""
-    served = serve(way.make(tokens(COUNT)), keep=True)
+    served = serve(way.make(tokens(count)), keep=True)
     frames, sends = served.frames(), served.sends
-    wanted = way.frames(COUNT)
+    wanted = way.frames(count)
     ending = 1 if way.name == "guarded, openai" else 0  # the chunk with the finish reason
     assert frames == wanted + ending, f"{way.name}: {frames} frames for {wanted}"
     extra = 2 if way.name.startswith("guarded") else 0  # the opening and the ending have sends of their own
@@ -78,12 +78,15 @@ def _row(limit: Limit, found: Ratio) -> tuple[object, ...]:
 )
 def cost_per_token(run: Run) -> Result:
     columns = ("way", "against", "µs a token", "µs of the other", "ratio", "of the pairs", "at most", "aim")
-    counted = [(name, COUNT, *_check(way)) for name, way in WAYS.items()]
+    counted = [(name, COUNT, *check(way)) for name, way in WAYS.items()]
     tables = [Table(("way", "tokens", "frames", "sends"), counted, "What is sent")]
     shown = True
-    for source, title in ((tokens, "A source that never waits"), (suspending, "The loop turns once a token")):
+    for source, title in (
+        (tokens, "A source that never waits"),
+        (suspending, "The loop turns once a token, which costs all ways the same (for orientation)"),
+    ):
         rows = []
-        for limit in LIMITS:
+        for limit in LIMITS if source is tokens else [Limit(each.subject, each.reference) for each in LIMITS]:
             run.say(f"{limit.subject} against {limit.reference}, {source.__name__}")
             subject, reference = WAYS[limit.subject], WAYS[limit.reference]
             found = ratio(_microseconds(subject, source), _microseconds(reference, source), pairs=PAIRS, say=run.say)

@@ -28,12 +28,13 @@ from tests.modules import ROOT
 from tests.proofs.measure import ratio
 from tests.proofs.registry import Result, Run, Table, proof
 
-__all__ = ["time_to_first_token"]
+__all__ = ["PARSERS", "time_to_first_token"]
 
 REQUESTS: Final = 60  # of one measurement
 PAIRS: Final = 7
 MOST: Final = 1.0  # milliseconds above the unguarded one
 FIRST: Final = "first-token"
+PARSERS: Final = ("h11", "httptools")
 
 
 async def _tokens() -> AsyncIterator[str]:
@@ -93,7 +94,7 @@ def _milliseconds(port: int) -> Callable[[], float]:
 def time_to_first_token(run: Run) -> Result:
     rows = []
     shown = True
-    for http in ("h11", "httptools"):
+    for http in PARSERS:
         run.say(f"uvicorn with {http}")
         with _served("sealed", http) as ours, _served("unguarded", http) as theirs:
             found = ratio(_milliseconds(ours), _milliseconds(theirs), pairs=PAIRS, say=run.say)

@@ -27,13 +27,14 @@ from tests.benchmarks.paths import WORDS
 from tests.proofs.measure import Ratio, cpu_seconds, ratio
 from tests.proofs.registry import Result, Run, Table, proof
 
-__all__ = ["decoding_and_verifying"]
+__all__ = ["CUTS", "DIALECTS", "decoding_and_verifying"]
 
 COUNT: Final = 10_000  # tokens of an answer
 PAIRS: Final = 7
 CHUNK: Final = 4096  # bytes
 MOST: Final = 1.0
 AIM: Final = 0.5
+DIALECTS: Final = ("native", "openai")
 CUTS: Final = ("one frame a chunk", "4 kB chunks")
 
 _CURSORS: Final = re.compile(rb"^(?:id: |: )[^\n]*\n", re.MULTILINE)
@@ -102,7 +103,7 @@ def decoding_and_verifying(run: Run) -> Result:
     same: list[tuple[object, ...]] = []
     bare: list[tuple[object, ...]] = []
     shown = True
-    for dialect in ("native", "openai"):
+    for dialect in DIALECTS:
         parts = _answer(dialect)
         for cut in CUTS:
             run.say(f"{dialect}, {cut}")

@@ -1,0 +1,54 @@
+"""Benchmarks compare like with like, and the page that shows them has their rows."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+
+from tests.benchmarks.cost import LIMITS, check
+from tests.benchmarks.first_token import PARSERS
+from tests.benchmarks.paths import WAYS, Way, serve, tokens
+from tests.benchmarks.reading import CUTS, DIALECTS
+from tests.modules import ROOT
+
+PAGE = ROOT / "docs" / "explanation" / "performance.md"
+
+
+@pytest.mark.parametrize("way", WAYS.values(), ids=WAYS)
+def test_every_way_sends_one_frame_and_makes_one_send_for_what_it_counts(way: Way) -> None:
+    assert check(way, 81) == (way.frames(81), way.frames(81))
+
+
+def test_a_way_that_sends_less_is_found() -> None:
+    with pytest.raises(AssertionError, match="11 frames for 81"):
+        check(Way("guarded", WAYS["guarded, EveryTokens(8)"].make), 81)
+
+
+def test_every_way_sends_the_same_text() -> None:
+    bodies = {name: serve(way.make(tokens(17)), keep=True).body for name, way in WAYS.items()}
+    for name, body in bodies.items():
+        assert b"stream" in body, name
+        assert body.count(b"Hello") == 2, name
+
+
+def labels(command: str, columns: int) -> list[tuple[str, ...]]:
+    """The first cells of every row that the page shows of a benchmark, heads and rules left out."""
+    text = PAGE.read_text(encoding="utf-8")
+    begin, end = (f"<!-- {mark}: python -m tests.benchmarks {command} -->" for mark in ("begin", "end"))
+    lines = text[text.index(begin) : text.index(end)].splitlines()
+    rows = []
+    for before, line in itertools.pairwise(lines):
+        if line.startswith("| ") and before.startswith("| ") and not line.startswith("| ---"):
+            rows.append(tuple(cell.strip() for cell in line.strip("|").split("|")[:columns]))
+    return rows
+
+
+def test_the_page_shows_the_rows_that_the_commands_make() -> None:
+    pairs = [(limit.subject, limit.reference) for limit in LIMITS]
+    reads = list(itertools.product(DIALECTS, CUTS))
+    assert [(name,) for name in WAYS] == labels("cost-per-token", 1)[: len(WAYS)]
+    assert labels("cost-per-token", 2)[len(WAYS) :] == pairs * 2
+    assert labels("bytecode-per-token", 1)[: len(WAYS)] == [(name,) for name in WAYS]
+    assert labels("decoding-and-verifying", 2) == reads * 2
+    assert labels("time-to-first-token", 1) == [(f"uvicorn, {parser}",) for parser in PARSERS]
