@@ -370,9 +370,12 @@ class FailedStream(VerdictError):
 
 
 def failure_from(exc: BaseException) -> Failure:
-    """What a reader may be told of `exc`: our own errors in full, a source's by class name only."""
-    if isinstance(exc, SourceFailed):
-        return exc.failure
-    if isinstance(exc, LocalProtocolError):
-        return Failure(exc.code, str(exc))
+    """What a reader may be told of `exc`: our own errors in full, a source's by class name only. Never raises."""
+    try:
+        if isinstance(exc, SourceFailed) and isinstance(exc.failure, Failure):
+            return exc.failure
+        if isinstance(exc, LocalProtocolError):
+            return Failure(exc.code, str(exc))
+    except Exception:
+        pass  # a subclass that left out `super().__init__()`, or whose text cannot be made
     return Failure("source_error", type(exc).__name__)

@@ -63,11 +63,17 @@ class Event:
     id: str | None = None
 
 
+def _small(instance: Finish, attribute: object, value: int) -> None:
+    if not 0 <= value < 2**31:  # not shown: Python refuses to write a very large number
+        raise ValueError("a choice must be from 0 to 2147483647")
+
+
 @attrs.frozen
 class Finish:
     """Why a choice ended (`reason`) and what it used (`usage`, in tokens).
 
-    A second Finish merges with the first: usage often comes after the reason.
+    A second Finish merges with the first: usage often comes after the reason. Raises ValueError for a
+    choice outside of 0 to 2147483647.
     """
 
     reason: str | None = attrs.field(default=None, validator=optional(instance_of(str)))
@@ -75,7 +81,7 @@ class Finish:
         default=None,
         validator=optional(instance_of(Mapping)),  # type: ignore[type-abstract] # its stub wants a concrete class
     )
-    choice: int = attrs.field(default=0, validator=instance_of(int))
+    choice: int = attrs.field(default=0, validator=[instance_of(int), _small])
 
 
 @attrs.frozen
