@@ -28,7 +28,7 @@ from streamguard.adapters.seal import (
     require_seal,
 )
 from streamguard.core.cursor import Cursor
-from streamguard.core.errors import Failure, SourceFailed, StreamBroken
+from streamguard.core.errors import Failure, SourceFailed, StreamBroken, failure_from
 from streamguard.core.exchange import (
     NO_STORE,
     Refusal,
@@ -87,6 +87,18 @@ class AsgiSink:
     async def abort(self) -> None:
         mark_aborted(self._scope)  # and return: a body without its last message is the abort
 
+    def kill(self) -> bool:
+        # ASGI has no word for it. uvicorn's `receive` is a method of the request's cycle, which knows the transport;
+        # over HTTP/2 a transport would be that of other requests too.
+        transport = getattr(getattr(self._receive, "__self__", None), "transport", None)
+        close = getattr(transport, "close", None)
+        if not callable(close) or not callable(getattr(transport, "abort", None)):
+            return False
+        if self._scope.get("http_version") not in ("1.0", "1.1"):
+            return False
+        close()  # not its `abort`, which drops what it has not sent yet: that may be the terminal
+        return True
+
     async def gone(self) -> None:
         # What is left of the request's body is read and dropped on the way: unread, it would turn the
         # close into a reset, which can tear the terminal off.
@@ -116,10 +128,12 @@ class GuardedAnswer:
         self.source = TokenSource(source)
         self.outcome: Outcome | None = None
         self._driver: DirectDriver[bytes] | None = None
+        self._served = False
         self._cancelled: list[Failure | None] = []  # cancels that came before there was a driver
 
     def cancel(self, failure: Failure | None = None) -> None:
-        """End the stream as `cancelled`. From the event loop that serves it; harmless once it has ended."""
+        """End the stream as `cancelled`; harmless once it has ended. From the event loop that serves it: raises
+        RuntimeError from another thread, and does nothing there."""
         if self._driver is not None:
             self._driver.cancel(failure)
         else:
@@ -127,6 +141,11 @@ class GuardedAnswer:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         facts = request_facts(scope)
+        if self._served:  # two readers of one source would each get every other item
+            logger.error("a GuardedAnswer serves one request, and was given a second: make one for each request")
+            await send_refusal(Refusal(500, [NO_STORE, ("content-length", "0")]), scope, send)
+            return
+        self._served = True
         try:
             refused = self._refused(scope, receive, send, facts)
             if refused is not None:
@@ -180,12 +199,10 @@ class GuardedAnswer:
         try:
             self.outcome = await self._driver.run()
         except SourceFailed as exc:  # in peek mode, before the headers: the source chose what is told
-            await send_refusal(early_failure(exc.failure), scope, send)
+            await send_refusal(early_failure(failure_from(exc)), scope, send)
 
     def _headers(self, zero: Cursor | None, wire: Wire) -> list[tuple[bytes, bytes]]:
-        own = answer_headers(
-            zero, content_type=wire.content_type, dialect=self.options.dialect.name, wire=wire.name
-        )
+        own = answer_headers(zero, content_type=wire.content_type, dialect=self.options.dialect.name, wire=wire.name)
         theirs = [(name.lower(), value) for name, value in self.headers if name.lower() not in _SERVERS_OWN]
         replaced = {name for name, _ in theirs} - {"vary"}
         return encode_headers([(name, value) for name, value in own if name not in replaced] + theirs)

@@ -9,12 +9,24 @@ exception; it asks.
 from __future__ import annotations
 
 import asyncio
-from typing import Any, NoReturn
+from typing import Any, Final, NoReturn
 
 import anyio
 import anyio.lowlevel
 
-__all__ = ["OutsideCancellation"]
+__all__ = ["FATAL", "OutsideCancellation", "leaf"]
+
+FATAL: Final = (KeyboardInterrupt, SystemExit)  # what ends the program, whoever raises it
+
+
+def leaf(exc: BaseException, *kinds: type[BaseException]) -> BaseException | None:
+    """The first exception of these kinds in `exc`, which may be a group of groups; None if there is none."""
+    if isinstance(exc, kinds):
+        return exc
+    inner: tuple[BaseException, ...] = getattr(exc, "exceptions", ())  # other exceptions may have such an attribute
+    if isinstance(exc, Exception) or not isinstance(inner, tuple):
+        return None  # a plain group holds no exception that is not plain
+    return next((found for one in inner if (found := leaf(one, *kinds)) is not None), None)
 
 
 class OutsideCancellation:

@@ -40,6 +40,7 @@ class Connection(Generic[T]):
         self.torn = False
         self.lost = False
         self.over = False
+        self._aborted = False
         self.wrote = clock()  # when the last write began or ended
         self.first_byte: float | None = None
         self.gone = anyio.Event()
@@ -95,11 +96,19 @@ class Connection(Generic[T]):
         """End the connection in a way that no reader takes for a clean end."""
         if self.over or not self.opened:
             return  # before the headers the server's own error answer is the better one
-        self.over = True
+        self.over = self._aborted = True
         try:
             await self._sink.abort()
         except Exception as exc:
             logger.warning("the transport could not abort a stream: %r", exc)
+
+    def kill(self) -> None:
+        """Once aborted: let the reader go now, because this task does not return yet."""
+        if self._aborted:
+            try:
+                self._sink.kill()
+            except Exception as exc:
+                logger.warning("the transport of an aborted stream could not be closed: %r", exc)
 
     async def _write(self, write: Callable[[], Awaitable[None]]) -> None:
         if self.gone.is_set():

@@ -19,6 +19,7 @@ and peek deadline. The rules between them:
 from __future__ import annotations
 
 import logging
+import threading
 from collections.abc import AsyncIterator
 from typing import Any, Final, Generic, TypeVar
 
@@ -27,9 +28,10 @@ import anyio
 from streamguard.core.errors import Failure, failure_from
 from streamguard.core.items import Item
 from streamguard.observe.hooks import OnEnd, Outcome
-from streamguard.runtime.cancellation import OutsideCancellation
+from streamguard.runtime.cancellation import FATAL, OutsideCancellation, leaf
 from streamguard.runtime.connection import Connection, Lost
 from streamguard.runtime.ending import GONE, SHUTDOWN, SHUTDOWN_LIMIT, Ending, Why
+from streamguard.runtime.patience import Patience
 from streamguard.runtime.report import deliver, make_outcome
 from streamguard.runtime.sink import Sink, Stage
 from streamguard.runtime.source import TokenSource
@@ -42,9 +44,8 @@ logger = logging.getLogger("streamguard")
 
 T = TypeVar("T", bytes, list[Any])
 _NEVER: Final = float("inf")
-# Seconds for which a source that is told to stop is told so at every `await`. One that catches it and goes
-# on would keep a processor busy for as long as it is told.
-_INSISTENCE: Final = 0.1
+# Seconds between two wakes of the clock watcher. A policy whose deadline is always now would keep a processor busy.
+_TICK: Final = 0.001
 
 
 class DirectDriver(Generic[T]):
@@ -76,14 +77,12 @@ class DirectDriver(Generic[T]):
         # For the log. Never the whole sid, which grants access to the stream.
         self._name = stage.cursor.sid[:8] + (f" (request {request_id[:64]})" if request_id else "")
         self._end: Ending[T] = Ending(stage, self._line, timing, name=self._name, abort=abort)
-        # All three around the source, whose own scopes may be open when it is closed, so none may come later:
-        self._scope = anyio.CancelScope()  # cancelled to stop the source
-        self._closing = anyio.CancelScope()  # shields its clean-up, with a deadline
-        self._calm = anyio.CancelScope()  # shielded once it was told often enough
+        self._patience = Patience(timing.close)
+        self._scope = self._patience.scope  # cancelled to stop the source
+        self._thread: int | None = None  # of the event loop, once it runs
         self._parked: float | None = None  # since when the driver waits for the source; None while it does not
         self._attention = True  # something to look at after the next item; the first one is always looked at
         self._late = False  # something to look at before the driver parks
-        self._calm_due = self._abandon_due = _NEVER
         self._rearm = anyio.Event()
         self._armed = _NEVER
         self._ticked = -_NEVER
@@ -101,8 +100,9 @@ class DirectDriver(Generic[T]):
         """Drive the stream to its end.
 
         Never raises for what the source, a policy or the reader did, except in peek mode before the
-        headers went out. Re-raises a cancellation from outside.
+        headers went out. Re-raises a cancellation from outside, and what ends the program.
         """
+        self._thread = threading.get_ident()
         self._outside = OutsideCancellation()
         fatal: BaseException | None = None
         try:
@@ -118,6 +118,12 @@ class DirectDriver(Generic[T]):
             await self._end.finish_soon()
             if self._outside.requested(unknown=True):
                 raise
+        except BaseException as exc:  # a fault of this module: whatever it is, the stream ends in one Outcome
+            if leaf(exc, *FATAL) is not None:
+                raise
+            logger.exception("stream %s: its driver failed", self._name)
+            self._end.why = self._end.why or Why("failed", Failure("internal", "the driver of the stream failed"))
+            await self._end.finish_soon()
         finally:
             with anyio.CancelScope(shield=True):
                 await self._report()
@@ -131,7 +137,9 @@ class DirectDriver(Generic[T]):
         return self.outcome
 
     def cancel(self, failure: Failure | None = None) -> None:
-        """End the stream as `cancelled`, from this event loop. Does nothing once it has ended."""
+        """End the stream as `cancelled`, unless it has ended. Raises RuntimeError in a thread other than its loop's."""
+        if self._thread not in (None, threading.get_ident()):
+            raise RuntimeError("cancel a stream from its event loop, for example by loop.call_soon_threadsafe")
         self._stop(Why("cancelled", failure or Failure("cancelled", "the stream was cancelled")))
 
     # ---- the driver ---------------------------------------------------------------------------
@@ -139,18 +147,21 @@ class DirectDriver(Generic[T]):
     async def _drive(self) -> BaseException | None:
         """Drive the source, say the last words, close it. Returns what is to be raised when all is done."""
         fatal: BaseException | None = None
-        with self._scope, self._closing, self._calm:
+        with self._scope, self._patience.closing, self._patience.calm:
             try:
                 await self._produce()
                 if not self._scope.cancel_called:
                     await self._last_words()  # before the source's clean-up, which may take its time
-            except anyio.get_cancelled_exc_class() as exc:
-                if not self._scope.cancel_called:
+            except BaseException as exc:
+                cancelled = leaf(exc, anyio.get_cancelled_exc_class())
+                if leaf(exc, *FATAL) is not None:
+                    fatal = exc  # raised in here, the task group would wrap it
+                elif cancelled is None:
+                    raise
+                if fatal is not None or not self._scope.cancel_called:
                     await self._interrupted(exc)
-                raise
-            except BaseException as exc:  # KeyboardInterrupt, SystemExit, a group of them
-                fatal = exc  # raised in here, the task group would wrap it
-                await self._interrupted(exc)
+                if fatal is None and cancelled is not None:
+                    raise cancelled from None  # out of its group, which no scope would take for a cancellation
             finally:
                 await self._close_source()
         return fatal
@@ -168,18 +179,18 @@ class DirectDriver(Generic[T]):
             await self._steps(await self.source.open())
         except Lost:
             end.why = end.why or GONE
-        except Exception as exc:
-            end.why = end.why or Why("failed", failure_from(exc), exc)
+        except BaseException as exc:
+            if leaf(exc, anyio.get_cancelled_exc_class(), *FATAL) is not None:
+                raise
+            plain = exc if isinstance(exc, Exception) else None  # else an exception that nobody should be given
+            end.why = end.why or Why("failed", failure_from(exc), plain)
         finally:
             self._parked = None
         if not self._scope.cancel_called and self._outside.requested(unknown=False):
             await self._outside.repeat()  # the source hid it; half an answer must not pass for a whole one
 
     async def _steps(self, items: AsyncIterator[Item]) -> None:
-        """The hot path: one turn of this loop is one token.
-
-        The driver counts as parked until it awaits something else: in between nobody else runs.
-        """
+        """The hot path: one turn of this loop is one token. The driver is parked until it awaits something else."""
         clock = self._clock
         push = self.stage.push
         send = self.sink.send
@@ -256,7 +267,7 @@ class DirectDriver(Generic[T]):
     async def _interrupted(self, exc: BaseException) -> None:
         """The driver was interrupted, not by us: from outside, or by what the source awaited."""
         end = self._end
-        if isinstance(exc, anyio.get_cancelled_exc_class()) and not self._outside.requested(unknown=True):
+        if leaf(exc, *FATAL) is None and not self._outside.requested(unknown=True):
             end.why = end.why or Why("failed", Failure("source_error", type(exc).__name__))
         elif not end.begun:
             end.why = end.why or SHUTDOWN
@@ -265,27 +276,14 @@ class DirectDriver(Generic[T]):
 
     async def _close_source(self) -> None:
         """Close the source in this task, within its limit, whatever it raises."""
-        limit = self.timing.close
         self._parked = self._clock()  # a clean-up that does not stop either is the clock watcher's to abandon
-        self._calm_due = self._abandon_due = self._parked + limit + _INSISTENCE
         self._rearm.set()
-        self._closing.shield = True
-        self._closing.deadline = anyio.current_time() + limit
-        self._calm.shield = False
-        try:
-            await self.source.aclose()
-        except Exception as exc:
-            # `async generator ignored GeneratorExit`, or a fault in the source's own clean-up.
-            logger.warning("stream %s: closing its source raised %r", self._name, exc)
-        except anyio.get_cancelled_exc_class():
-            if not self._closing.cancel_called:
-                raise
+        if not await self._patience.close(self.source, self._parked, self._name):
             self._abandoned = True
-            logger.warning("stream %s: its source did not close in time", self._name)
         self._parked = None
 
     async def _report(self) -> None:
-        """Give the Outcome to `on_end`, once."""
+        """Give the Outcome to `on_end`, once; neither it nor an abandoned source holds an aborted connection."""
         if self.outcome is not None:
             return
         why = self._end.why
@@ -299,6 +297,7 @@ class DirectDriver(Generic[T]):
             request_id=self._request_id,
             abandoned=self._abandoned,
         )
+        self._line.kill()
         if self._on_end is not None:
             await deliver(self.outcome, self._on_end)
 
@@ -320,21 +319,23 @@ class DirectDriver(Generic[T]):
             return
         self._end.why = why
         self._attention = self._late = True
-        now = self._clock()
-        self._calm_due = now + min(_INSISTENCE, self.timing.close)
-        self._abandon_due = now + self.timing.close
+        self._patience.stop(self._clock())
         self._rearm.set()
         if self._parked is not None:
             self._scope.cancel()
 
     async def _watch_clock(self) -> None:
+        woken = -_NEVER
         while self.outcome is None:
             self._rearm = anyio.Event()
-            self._armed = self._next_due(self._clock())
+            self._armed = max(self._next_due(self._clock()), woken + _TICK)
             with anyio.move_on_after(max(0.0, self._armed - self._clock())):
                 await self._rearm.wait()
             now = self._clock()
-            if now < self._armed or now < self._next_due(now):
+            if now < self._armed:
+                continue
+            woken, due = now, self._next_due(now)
+            if (now := self._clock()) < due:  # read once more: a policy may answer by a clock of its own
                 continue
             if self._parked is None:
                 self._late = True  # the driver is at work; it wakes this watcher before it parks
@@ -347,7 +348,7 @@ class DirectDriver(Generic[T]):
 
     def _next_due(self, now: float) -> float:
         if self._end.why is not None or self._end.begun:
-            return self._abandon_due if self._calm.shield else self._calm_due
+            return self._patience.due
         due = _NEVER
         if not self._line.opened:
             due = self._started + self.timing.peek
@@ -357,6 +358,8 @@ class DirectDriver(Generic[T]):
             due = min(due, (now if self._parked is None else self._parked) + self.timing.stall)
         try:
             flush = self.stage.deadline()
+            if flush is not None:
+                flush = min(_NEVER, 0.0 + flush)  # what cannot be added to a float, or is too large for one, is no time
         except Exception as exc:  # a user's policy
             self._stop(Why("failed", failure_from(exc), exc))
             return now
@@ -388,8 +391,7 @@ class DirectDriver(Generic[T]):
 
     async def _insist(self, now: float) -> None:
         """The source was told to stop, or to close, and does not: the reader is told, and waits no longer."""
-        self._calm.shield = True
-        if now < self._abandon_due:
+        if not self._patience.insist(now):
             return
         self._abandoned = True
         logger.warning("stream %s: its source does not stop; it is abandoned", self._name)

@@ -57,12 +57,20 @@ class Sink(Protocol[In]):
 
     def send(self, data: In) -> Awaitable[None]:
         """Send a part of the body; returns when the transport takes more. May raise if it is gone."""
+        ...
 
     async def end(self) -> None:
         """End the body cleanly."""
 
     async def abort(self) -> None:
         """End the connection so that no reader can take it for a clean end."""
+
+    def kill(self) -> bool:
+        """After `abort`: close the transport itself, now, behind what it took. False where it cannot be reached.
+
+        For a connection that otherwise would stay open until the task that serves it returns.
+        """
+        ...
 
     async def gone(self) -> None:
         """Return when the reader has left. Cancelled at the end of the stream, never before."""

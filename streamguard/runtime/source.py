@@ -45,14 +45,20 @@ class TokenSource:
             raise TypeError(f"{type(producer).__name__} is no source: {_ADVICE}")
         self._producer: Any = producer
         self._iterator: AsyncIterator[Item] | None = None
+        self._opened = False
         self._closed = False
 
     async def open(self) -> AsyncIterator[Item]:
-        """Resolve the producer and return its iterator."""
+        """Resolve the producer and return its iterator.
+
+        Raises StreamClosed the second time: two readers of one iterator would each get every other item.
+        """
         if self._closed:
             raise StreamClosed("the source is closed")
-        if self._iterator is None:
-            self._iterator = (await self._resolved()).__aiter__()
+        if self._opened:
+            raise StreamClosed("a source is opened once")
+        self._opened = True
+        self._iterator = (await self._resolved()).__aiter__()
         # Some iterators are no iterables: they can be stepped, and not looped over.
         return self._iterator if isinstance(self._iterator, AsyncIterable) else self
 

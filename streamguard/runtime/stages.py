@@ -139,10 +139,14 @@ class _HandOver(Generic[T]):
         await self._taken.wait()
 
     async def end(self) -> None:
-        self._over = True
-        self._offered.set()
+        self.kill()
 
     abort = end
+
+    def kill(self) -> bool:
+        self._over = True
+        self._offered.set()
+        return True
 
     async def gone(self) -> None:
         await self._left.wait()
@@ -291,10 +295,10 @@ def pipe(
 class GuardedStream(StageStream[bytes]):
     """The whole pipe: a source as guarded bytes.
 
-        async with GuardedStream(TokenSource(g), EveryTokens(8), FramedEncoder(Native()), CompletionGuard(Sse())) as s:
-            async for chunk in s:
-                await response.write(chunk)
-        await response.write_eof()     # not reached unless the stream is complete
+    async with GuardedStream(TokenSource(g), EveryTokens(8), FramedEncoder(Native()), CompletionGuard(Sse())) as s:
+        async for chunk in s:
+            await response.write(chunk)
+    await response.write_eof()     # not reached unless the stream is complete
     """
 
     def __init__(

@@ -110,6 +110,7 @@ class Wire:
         self.chunks: list[bytes] = []  # what was taken whole
         self.times: list[float] = []  # when each of them was taken
         self.overlaps = 0
+        self.kills = 0
         self.torn = False  # a write was interrupted or refused
         self.wrong: list[str] = []
         self._slow = slow
@@ -133,6 +134,10 @@ class Wire:
 
     async def abort(self) -> None:
         await self._call("abort", None)
+
+    def kill(self) -> bool:
+        self.kills += 1
+        return True
 
     async def gone(self) -> None:
         await self.left.wait()

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import builtins
 from typing import Any
 
 import anyio
 import anyio.lowlevel
 import pytest
 
-from streamguard.runtime.cancellation import OutsideCancellation
+from streamguard.runtime.cancellation import FATAL, OutsideCancellation, leaf
 from tests.runtime.virtual import BACKENDS, run
 
 COUNTS = hasattr(asyncio.Task, "cancelling")  # Python 3.11: a task counts its cancellations
@@ -120,3 +121,19 @@ def test_a_task_that_keeps_no_count_gives_the_answer_that_was_asked_for(unknown:
         return outside.requested(unknown=unknown)
 
     assert run("asyncio", test) is unknown
+
+
+def test_a_leaf_is_found_in_groups_of_groups() -> None:
+    group = getattr(builtins, "BaseExceptionGroup", None) or pytest.importorskip("exceptiongroup").BaseExceptionGroup
+    wanted = SystemExit(1)
+    assert leaf(wanted, *FATAL) is wanted
+    assert leaf(group("a", [ValueError(), group("b", [GeneratorExit(), wanted])]), *FATAL) is wanted
+    assert leaf(group("a", [ValueError(), group("b", [GeneratorExit()])]), *FATAL) is None
+    assert leaf(group("a", [ValueError()]), *FATAL) is None
+
+
+def test_an_exception_with_an_attribute_of_that_name_is_no_group() -> None:
+    exc = BaseException()
+    exc.exceptions = "none"  # type: ignore[attr-defined]
+    assert leaf(exc, *FATAL) is None
+    assert leaf(ValueError(), *FATAL) is None

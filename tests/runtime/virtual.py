@@ -15,6 +15,7 @@ from typing import Any
 
 import anyio
 import attrs
+import trio
 import trio.abc
 import trio.testing
 from trio._core import _run as trio_run
@@ -120,4 +121,7 @@ def run(
         with anyio.fail_after(100_000):  # virtual seconds: trio's way to say deadlock
             return await test()
 
-    return anyio.run(limited, backend=backend, backend_options=backend_options(backend, interruption, tick))
+    options = backend_options(backend, interruption, tick)
+    if backend == "trio":
+        return trio.run(limited, **options)  # anyio's own, in its oldest versions, drops the clock
+    return anyio.run(limited, backend=backend, backend_options=options)
