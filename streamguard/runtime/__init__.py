@@ -1,14 +1,14 @@
 """The runtime: stages driven by an event loop (asyncio or trio, by anyio).
 
-source     any producer -> items; closes it whatever happens
-direct     source -> pipeline -> sink, in the task that serves the request
-stages     the stages as async iterators, for a server of your own
-connection one connection as a driver sees it: opened, written to, ended once
-ending     the last words of a stream, and the parting after them
-sink       the two seams of a driver: what it drives, where the bytes go
-patience   how long a source that is told to stop is waited for
-cancellation  whether somebody outside asked the driver to stop
-timing     time limits and the clock
-turns      whether the event loop has had a turn
-report     the Outcome, and giving it to the application
+    source     any producer -> items; closes it whatever happens
+    direct     source -> pipeline -> sink, in the task that serves the request
+    stages     the stages as async iterators, for a server of your own
+    connection one connection as a driver sees it: opened, written to, ended once
+    ending     the last words of a stream, and the parting after them
+    sink       the two seams of a driver: what it drives, where the bytes go
+    patience   how long a source that is told to stop is waited for
+    cancellation  whether somebody outside asked the driver to stop
+    timing     time limits and the clock
+    turns      whether the event loop has had a turn
+    report     the Outcome, and giving it to the application
 """

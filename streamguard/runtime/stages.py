@@ -295,10 +295,10 @@ def pipe(
 class GuardedStream(StageStream[bytes]):
     """The whole pipe: a source as guarded bytes.
 
-    async with GuardedStream(TokenSource(g), EveryTokens(8), FramedEncoder(Native()), CompletionGuard(Sse())) as s:
-        async for chunk in s:
-            await response.write(chunk)
-    await response.write_eof()     # not reached unless the stream is complete
+        async with GuardedStream(TokenSource(g), EveryTokens(8), FramedEncoder(Native()), CompletionGuard(Sse())) as s:
+            async for chunk in s:
+                await response.write(chunk)
+        await response.write_eof()     # not reached unless the stream is complete
     """
 
     def __init__(
