@@ -110,7 +110,7 @@ _ROUND.append(_ROUND)
 def test_a_value_without_a_json_form_is_a_typed_error(value: object, cause: type, why: str) -> None:
     with pytest.raises(NotSerialisable) as caught:
         dumps(value)
-    assert type(caught.value.__cause__) is cause
+    assert isinstance(caught.value.__cause__, cause)
     assert str(caught.value).startswith("JSON has no form for this value: ")
     assert why in str(caught.value)
     assert caught.value.code == "not_serialisable"
