@@ -382,6 +382,7 @@ class DirectDriver(Generic[T]):
                 out = self.stage.tick(now)
                 if not out and heartbeat is not None and now >= self._line.wrote + heartbeat:
                     out = self.stage.heartbeat()
+                    self._line.wrote = now  # also where a stage has no sign of life: it would be due for ever
                 if out:
                     await self._line.send(out)
             except Lost:

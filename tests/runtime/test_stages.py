@@ -28,6 +28,7 @@ from streamguard.core.wire import Binary, Ndjson, Sse, Wire
 from streamguard.runtime.direct import DirectDriver
 from streamguard.runtime.source import TokenSource
 from streamguard.runtime.stages import GuardedStream, StageStream, pipe
+from streamguard.runtime.timing import Timing
 from tests.runtime.fakes import SID, VARIABLE, Hook, Script, task_id, timing
 from tests.runtime.virtual import BACKENDS, Interruption, VirtualLoop, run
 
@@ -125,8 +126,17 @@ async def test_a_producer_that_is_no_source_yet_becomes_one() -> None:
         assert [item async for item in items] == ["a", "b"]
 
 
-async def test_stages_without_a_guard_have_no_sign_of_life() -> None:
-    assert await drained(pipe(Script("a", 3.5, "b"), Immediate(), timing=timing(heartbeat=1.0))) == ["a", "b"]
+async def test_stages_without_a_guard_have_no_sign_of_life_and_do_not_look_for_one_all_the_time() -> None:
+    looks = 0
+
+    def clock() -> float:
+        nonlocal looks
+        looks += 1
+        return anyio.current_time()
+
+    stream = pipe(Script("a", 30.5, "b"), Immediate(), timing=Timing(clock=clock, heartbeat=1.0))
+    assert await drained(stream) == ["a", "b"]
+    assert looks < 300  # ten for each of the thirty that fall due
 
 
 async def test_a_fault_of_the_driver_itself_is_not_hidden(monkeypatch: Any) -> None:
