@@ -12,8 +12,7 @@ and peek deadline. The rules between them:
   a token. Deadlines cost that loop two time stamps.
 * The source is closed while the driver's cancel scope is still entered: a generator that waits at a `yield`
   may hold scopes of its own, and those must be left before the ones around them.
-* Where a write was interrupted, nobody knows what the transport took, and no terminal is written: an
-  aborted connection says as much. `ending` has the rest.
+* A write that was interrupted is followed by an abort, not a terminal: nobody knows what was taken (`ending`).
 """
 
 from __future__ import annotations
