@@ -35,6 +35,8 @@ from streamguard.core.receipt import Receipt, Verdict
 from streamguard.core.verify import StreamVerifier
 from streamguard.core.wire import Binary, Ndjson, Sse
 from streamguard.observe.hooks import Outcome
+from streamguard.runtime.buffer import Buffer
+from streamguard.runtime.push import PushSource
 from streamguard.runtime.source import TokenSource
 from streamguard.runtime.stages import GuardedStream, pipe
 from streamguard.runtime.timing import Timing
@@ -49,6 +51,8 @@ __all__ = [
     "SourceFailed",
     # source
     "TokenSource",
+    "PushSource",
+    "Buffer",
     # flush
     "FlushPolicy",
     "Immediate",

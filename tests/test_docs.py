@@ -30,7 +30,7 @@ BLOCKS = {match[1]: match[2] for page in PAGES for match in BLOCK.finditer(page.
 RUN = {
     "app.py", "client.py", "openai_app.py", "story_app.py", "reader.py", "batching_app.py", "own_policy.py",
     "chat_app.py", "relay_app.py", "failing_app.py", "early_app.py", "own_server.py", "by_hand.py", "reading.py",
-    "metered_app.py",
+    "metered_app.py", "thread_app.py", "push_app.py", "queue_source.py",
 }  # fmt: skip
 
 
@@ -144,6 +144,14 @@ def test_an_early_failure_keeps_its_status(tmp_path: Path) -> None:
 def test_the_metered_endpoint_serves(tmp_path: Path) -> None:
     with served(tmp_path, "metered_app.py") as url, client.stream_sync("GET", f"{url}/answer") as answer:
         assert answer.read() == "Hello world"
+
+
+def test_threads_and_callbacks_serve(tmp_path: Path) -> None:
+    with served(tmp_path, "thread_app.py") as url, client.stream_sync("GET", f"{url}/blocking") as answer:
+        assert answer.read() == "word-0 word-1 word-2 word-3 word-4 "
+    with served(tmp_path, "push_app.py") as url, client.stream_sync("GET", f"{url}/pushed") as answer:
+        assert answer.read() == "one two three "
+    assert ran(tmp_path, "queue_source.py") == "['one ', 'two ']\n"
 
 
 def test_the_scripts_print_what_the_pages_say(tmp_path: Path) -> None:

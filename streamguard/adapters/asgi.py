@@ -125,7 +125,7 @@ class GuardedAnswer:
         self.options = AnswerOptions.of(options, named)
         self.status = status
         self.headers = list(headers)
-        self.source = TokenSource(source)
+        self.source = TokenSource(source, buffer=self.options.buffer)
         self.outcome: Outcome | None = None
         self._driver: DirectDriver[bytes] | None = None
         self._served = False

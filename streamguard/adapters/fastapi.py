@@ -36,7 +36,7 @@ def guarded(endpoint: Streaming, /) -> Endpoint: ...
 @overload
 def guarded(**options: Unpack[Options]) -> Callable[[Streaming], Endpoint]: ...
 def guarded(endpoint: Streaming | None = None, /, **named: Unpack[Options]) -> Any:
-    """Guard an endpoint that yields, or that returns an async iterable. With or without options (AnswerOptions):
+    """Guard an endpoint that yields, or that returns an iterable, `async def` or `def`. Options as in AnswerOptions:
 
         @guarded
         @guarded(dialect="openai", flush=EveryTokens(8))

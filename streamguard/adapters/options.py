@@ -15,6 +15,7 @@ from streamguard.core.exchange import Terms
 from streamguard.core.flush import FlushPolicy, Immediate, checked_policy
 from streamguard.core.wire import Plain, Sse, Wire, wire_named
 from streamguard.observe.hooks import OnEnd
+from streamguard.runtime.buffer import Buffer
 from streamguard.runtime.timing import Timing
 
 __all__ = ["AnswerOptions", "Options"]
@@ -27,6 +28,7 @@ class Options(TypedDict, total=False):
     dialect: str | Dialect
     wire: str | Wire | None
     timing: Timing
+    buffer: Buffer | None
     abort: Literal["always", "unless-negotiated"]
     http10: Literal["warn", "buffer", "refuse"]
     unsealed: Literal["refuse", "allow"]
@@ -46,21 +48,28 @@ def _is_timing(instance: object, attribute: attrs.Attribute[Any], value: object)
         raise TypeError(f"timing is a Timing(…), for example Timing(stall=60), not {value!r}")
 
 
+def _is_buffer(instance: object, attribute: attrs.Attribute[Any], value: object) -> None:
+    if not isinstance(value, (Buffer, type(None))):
+        raise TypeError(f"buffer is a Buffer(…), for example Buffer(max_items=100), not {value!r}")
+
+
 @attrs.frozen
 class AnswerOptions:
     """How a stream is served; every adapter takes these by name.
 
-    `flush`: when held text leaves. `dialect`, `wire`: their names or instances. `timing`: time limits.
-    `abort`: whether a stream that did not complete also aborts the connection of a reader that verifies.
-    `http10`: what an HTTP/1.0 request gets: the stream and one warning a process (`warn`), the whole
-    answer at once or a 502 (`buffer`), or 426 (`refuse`). `unsealed`: `allow` serves under a
-    BaseHTTPMiddleware without a seal. `on_end`: called once with the Outcome.
+    `flush`: when held text leaves. `dialect`, `wire`: their names or instances. `timing`: time limits. `buffer`:
+    how far the source may run ahead of the network; without one a sync source has the default Buffer, and an async
+    one waits for each write. `abort`: whether a stream that did not complete also aborts the connection of a reader
+    that verifies. `http10`: what an HTTP/1.0 request gets: the stream and one warning a process (`warn`), the whole
+    answer at once or a 502 (`buffer`), or 426 (`refuse`). `unsealed`: `allow` serves under a BaseHTTPMiddleware
+    without a seal. `on_end`: called once with the Outcome.
     """
 
     flush: FlushPolicy = attrs.field(factory=Immediate, converter=checked_policy)
     dialect: Dialect = attrs.field(factory=Native, converter=dialect_named)
     wire: Wire | None = attrs.field(default=None, converter=attrs.converters.optional(wire_named))
     timing: Timing = attrs.field(factory=Timing, validator=_is_timing)
+    buffer: Buffer | None = attrs.field(default=None, validator=_is_buffer)
     abort: Literal["always", "unless-negotiated"] = attrs.field(
         default="always", validator=_one_of("always", "unless-negotiated")
     )

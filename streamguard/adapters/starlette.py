@@ -12,9 +12,11 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from typing import Any, Final, overload
 
+import anyio
+import anyio.to_thread
 from starlette.background import BackgroundTask
 from starlette.requests import Request
 from starlette.responses import Response
@@ -29,8 +31,8 @@ from streamguard.runtime.source import Producer
 
 __all__ = ["GuardedResponse", "SealMiddleware", "guarded", "wrap_endpoint"]
 
-# What can be guarded: an `async def` that yields, or one that returns something to iterate.
-Streaming = Callable[..., AsyncIterable[Any] | Awaitable[Any]]
+# What can be guarded: a function that yields, or one that returns something to iterate; `async def` or `def`.
+Streaming = Callable[..., AsyncIterable[Any] | Iterable[Any] | Awaitable[Any]]
 Endpoint = Callable[[Request], Awaitable[Response]]
 
 # The name under which an adapter may pass the request to a wrapped endpoint that does not ask for it.
@@ -90,10 +92,14 @@ def _answer_from(result: Any, options: AnswerOptions) -> Response:
 def wrap_endpoint(endpoint: Callable[..., Any], options: AnswerOptions) -> Callable[..., Awaitable[Response]]:
     """An async function that calls `endpoint` and guards what it yields or returns.
 
+    A plain `def` that yields is called, which runs nothing, and steps on a thread of its own. One that returns its
+    source may block before it does: it runs where frameworks run a plain `def`, in their pool of threads, and only
+    for as long as it takes to return.
+
     It shows no `__wrapped__`: FastAPI follows it, finds a generator function and answers 200 with an
-    empty body. Raises TypeError for a function that is not async.
+    empty body. Raises TypeError for what is no function.
     """
-    if inspect.isasyncgenfunction(endpoint):
+    if inspect.isasyncgenfunction(endpoint) or inspect.isgeneratorfunction(endpoint):
 
         async def guarded_endpoint(*args: Any, **kwargs: Any) -> Response:
             kwargs.pop(REQUEST, None)
@@ -101,22 +107,33 @@ def wrap_endpoint(endpoint: Callable[..., Any], options: AnswerOptions) -> Calla
                 await _read_body(request)
             return GuardedResponse(endpoint(*args, **kwargs), options=options)
 
-    elif inspect.iscoroutinefunction(endpoint):
+    elif inspect.iscoroutinefunction(endpoint) or _is_function(endpoint):
+        call = endpoint if inspect.iscoroutinefunction(endpoint) else functools.partial(_in_pool, endpoint)
 
         async def guarded_endpoint(*args: Any, **kwargs: Any) -> Response:
             request = kwargs.pop(REQUEST, None) or _request_in(args, kwargs)
             if request is not None and _starts_nothing(request):
                 return GuardedResponse(_nothing, options=options)
-            return _answer_from(await endpoint(*args, **kwargs), options)
+            return _answer_from(await call(*args, **kwargs), options)
 
     else:
         raise TypeError(
-            f"@guarded needs an `async def` that yields, or one that returns an async iterable; "
+            f"@guarded needs a function that yields, or one that returns something to iterate; "
             f"{getattr(endpoint, '__name__', endpoint)!r} is neither"
         )
     functools.update_wrapper(guarded_endpoint, endpoint)
     del guarded_endpoint.__wrapped__  # type: ignore[attr-defined]
     return guarded_endpoint
+
+
+def _is_function(endpoint: Any) -> bool:
+    while isinstance(endpoint, functools.partial):
+        endpoint = endpoint.func
+    return inspect.isroutine(endpoint)
+
+
+async def _in_pool(endpoint: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    return await anyio.to_thread.run_sync(functools.partial(endpoint, *args, **kwargs))
 
 
 def _request_in(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Request | None:
@@ -149,7 +166,7 @@ def guarded(endpoint: Streaming, /) -> Endpoint: ...
 @overload
 def guarded(**options: Unpack[Options]) -> Callable[[Streaming], Endpoint]: ...
 def guarded(endpoint: Streaming | None = None, /, **named: Unpack[Options]) -> Any:
-    """Guard an endpoint that yields, or that returns an async iterable. With or without options (AnswerOptions):
+    """Guard an endpoint that yields, or that returns an iterable, `async def` or `def`. Options as in AnswerOptions:
 
         @guarded
         @guarded(dialect="openai", flush=EveryTokens(8))

@@ -25,7 +25,7 @@ from attrs.validators import instance_of, optional
 from streamguard.core.errors import Failure, FinishConflict
 from streamguard.core.jsontext import dumps, whole_text
 
-__all__ = ["Block", "Checkpoint", "Ending", "Event", "Finish", "Item", "TextIntake", "tool_call"]
+__all__ = ["Block", "Checkpoint", "Ending", "Event", "Finish", "Item", "Joined", "TextIntake", "tool_call"]
 
 
 def _no_type_key(instance: Block, attribute: object, value: Mapping[str, Any]) -> None:
@@ -92,6 +92,20 @@ class Checkpoint:
 
 
 Item = str | bytes | Block | Event | Mapping[str, Any] | Finish | Checkpoint
+
+
+class Joined(str):
+    """Several pieces of text that waited together, as one; `pieces` is how many of them were not empty."""
+
+    __slots__ = ("pieces",)
+    pieces: int
+
+    @classmethod
+    def of(cls, pieces: list[str]) -> Joined:
+        """`pieces` as one."""
+        joined = cls("".join(pieces))
+        joined.pieces = len(pieces) - pieces.count("")
+        return joined
 
 
 class TextIntake:

@@ -23,7 +23,7 @@ from streamguard.core.flush import FlushPolicy, FlushStage
 from streamguard.core.frame import Frame
 from streamguard.core.framing import FramedEncoder
 from streamguard.core.guard import CompletionGuard
-from streamguard.core.items import Block, Checkpoint, Ending, Event, Finish, Item, TextIntake
+from streamguard.core.items import Block, Checkpoint, Ending, Event, Finish, Item, Joined, TextIntake
 from streamguard.core.jsontext import whole_text
 
 __all__ = ["FrameStage", "ItemStage", "Pipeline"]
@@ -40,6 +40,8 @@ class ItemStage:
     def push(self, item: Item, now: float) -> list[Item]:
         """What may leave now. Raises TypeError for what no source may yield."""
         if isinstance(item, str):
+            if isinstance(item, Joined) and item:
+                self.items += item.pieces - 1  # `text` counts one
             text = self.text(item, now)
             return [text] if text else []
         if isinstance(item, bytes):

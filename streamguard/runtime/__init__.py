@@ -1,6 +1,12 @@
 """The runtime: stages driven by an event loop (asyncio or trio, by anyio).
 
     source     any producer -> items; closes it whatever happens
+    threads    a sync producer, on a thread of its own
+    ahead      an async producer that runs ahead of its reader
+    push       a source that is pushed to, from a callback or a thread
+    buffer     the hand-over buffer that these three share
+    closing    what a source came from, closed
+    wakeup     calls into an event loop from outside of it
     direct     source -> pipeline -> sink, in the task that serves the request
     stages     the stages as async iterators, for a server of your own
     connection one connection as a driver sees it: opened, written to, ended once

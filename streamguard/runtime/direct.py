@@ -30,7 +30,7 @@ from streamguard.observe.hooks import OnEnd, Outcome
 from streamguard.runtime.cancellation import FATAL, OutsideCancellation, leaf
 from streamguard.runtime.connection import Connection, Lost
 from streamguard.runtime.ending import GONE, SHUTDOWN, SHUTDOWN_LIMIT, Ending, Why
-from streamguard.runtime.patience import Patience
+from streamguard.runtime.patience import TICK, Patience
 from streamguard.runtime.report import deliver, make_outcome
 from streamguard.runtime.sink import Sink, Stage
 from streamguard.runtime.source import TokenSource
@@ -43,15 +43,10 @@ logger = logging.getLogger("streamguard")
 
 T = TypeVar("T", bytes, list[Any])
 _NEVER: Final = float("inf")
-# Seconds between two wakes of the clock watcher. A policy whose deadline is always now would keep a processor busy.
-_TICK: Final = 0.001
 
 
 class DirectDriver(Generic[T]):
-    """Drives one stream on one connection. `run` it once.
-
-    `abort` says whether an end other than `complete` also aborts the connection.
-    """
+    """Drives one stream on one connection, once. `abort`: whether an end other than `complete` aborts it."""
 
     def __init__(
         self,
@@ -83,7 +78,7 @@ class DirectDriver(Generic[T]):
         self._attention = True  # something to look at after the next item; the first one is always looked at
         self._late = False  # something to look at before the driver parks
         self._rearm = anyio.Event()
-        self._armed = _NEVER
+        self._armed = self._words_due = _NEVER  # the latter: when the reader is told, while the source closes
         self._ticked = -_NEVER
         self._started = self._clock()
         self._first_item: float | None = None
@@ -92,14 +87,12 @@ class DirectDriver(Generic[T]):
     @property
     def exception(self) -> Exception | None:
         """What the source raised, or a policy; None while the stream goes on."""
-        why = self._end.why
-        return why.exception if why is not None else None
+        return self._end.why.exception if self._end.why is not None else None
 
     async def run(self) -> Outcome:
-        """Drive the stream to its end.
+        """Drive the stream to its end. Re-raises a cancellation from outside.
 
-        Never raises for what the source, a policy or the reader did, except in peek mode before the
-        headers went out. Re-raises a cancellation from outside, and what ends the program.
+        Raises nothing for what source, policy or reader did, except in peek mode before the headers went out.
         """
         self._thread = threading.get_ident()
         self._outside = OutsideCancellation()
@@ -189,7 +182,7 @@ class DirectDriver(Generic[T]):
             await self._outside.repeat()  # the source hid it; half an answer must not pass for a whole one
 
     async def _steps(self, items: AsyncIterator[Item]) -> None:
-        """The hot path: one turn of this loop is one token. The driver is parked until it awaits something else."""
+        """The hot path, a token a turn. Parked until it awaits something else: in between nobody else runs."""
         clock = self._clock
         push = self.stage.push
         send = self.sink.send
@@ -276,9 +269,10 @@ class DirectDriver(Generic[T]):
     async def _close_source(self) -> None:
         """Close the source in this task, within its limit, whatever it raises."""
         self._parked = self._clock()  # a clean-up that does not stop either is the clock watcher's to abandon
+        if not self._end.begun:
+            self._words_due = self._parked  # the clean-up may take its time, and the reader need not wait for it
         self._rearm.set()
-        if not await self._patience.close(self.source, self._parked, self._name):
-            self._abandoned = True
+        self._abandoned |= not await self._patience.close(self.source, self._parked, self._name)
         self._parked = None
 
     async def _report(self) -> None:
@@ -327,7 +321,7 @@ class DirectDriver(Generic[T]):
         woken = -_NEVER
         while self.outcome is None:
             self._rearm = anyio.Event()
-            self._armed = max(self._next_due(self._clock()), woken + _TICK)
+            self._armed = max(self._next_due(self._clock()), woken + TICK)
             with anyio.move_on_after(max(0.0, self._armed - self._clock())):
                 await self._rearm.wait()
             now = self._clock()
@@ -347,7 +341,7 @@ class DirectDriver(Generic[T]):
 
     def _next_due(self, now: float) -> float:
         if self._end.why is not None or self._end.begun:
-            return self._patience.due
+            return min(self._words_due, self._patience.due)
         due = _NEVER
         if not self._line.opened:
             due = self._started + self.timing.peek
@@ -391,6 +385,11 @@ class DirectDriver(Generic[T]):
 
     async def _insist(self, now: float) -> None:
         """The source was told to stop, or to close, and does not: the reader is told, and waits no longer."""
+        if now >= self._words_due:
+            self._words_due = _NEVER
+            with self._line.claim():
+                await self._end.last_words()
+            return
         if not self._patience.insist(now):
             return
         self._abandoned = True

@@ -17,10 +17,12 @@ import anyio
 from streamguard.runtime.cancellation import FATAL, leaf
 from streamguard.runtime.source import TokenSource
 
-__all__ = ["INSISTENCE", "Patience"]
+__all__ = ["INSISTENCE", "TICK", "Patience"]
 
 logger = logging.getLogger("streamguard")
 
+# Seconds between two wakes of the clock watcher. A policy whose deadline is always now would keep a processor busy.
+TICK: Final = 0.001
 INSISTENCE: Final = 0.1  # seconds for which a source that is told to stop is told so at every `await`
 
 

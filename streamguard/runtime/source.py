@@ -1,31 +1,40 @@
 """Any producer becomes a source of items that is closed once, whatever happens.
 
-A producer is an async generator, an async iterator or iterable, an awaitable of one (a model that is
-still loading), or a function that returns any of these. Nothing is started when a TokenSource is made:
-`open` resolves the producer, so that headers and heartbeats can leave while a model loads.
+A producer is an async generator, an async iterator or iterable, a sync one (which gets a thread of its own),
+an awaitable of one (a model that is still loading), or a function that returns any of these. Nothing is
+started when a TokenSource is made: `open` resolves the producer, so that headers and heartbeats can leave
+while a model loads.
 
 Closing tries what the producer has: `aclose`, then `close`, sync or async, first on the iterator and
 then on the iterable it came from (SDK streams keep their connection in the iterable). It happens in the
 task that drove the source, because an async generator may hold a cancel scope or a context variable
-that only that task may leave.
+that only that task may leave, or on the thread that did.
+
+A function is called on the event loop, so it must not block: where making the source blocks, give a
+generator function, whose first step then runs on the source's own thread.
 """
 
 from __future__ import annotations
 
+import contextvars
 import inspect
-from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from types import TracebackType
 from typing import Any, Final
 
 from streamguard.core.errors import StreamClosed
 from streamguard.core.items import Item
+from streamguard.runtime.ahead import AheadIterator
+from streamguard.runtime.buffer import Buffer
+from streamguard.runtime.closing import close
+from streamguard.runtime.threads import ThreadIterator
 
 __all__ = ["Producer", "TokenSource"]
 
 # The type stops one level deep: a function may return an awaitable of an iterable, and so on.
-Producer = AsyncIterable[Item] | Awaitable[Any] | Callable[[], Any]
+Producer = AsyncIterable[Item] | Iterable[Item] | Awaitable[Any] | Callable[[], Any]
 
-_ADVICE = "give an async generator, an async iterable, an awaitable of one, or a function that returns one"
+_ADVICE = "give a generator or an iterable, async or not, an awaitable of one, or a function that returns one"
 
 # A function of an awaitable of a function … is resolved so far: one that returns itself would never end.
 _MAX_STEPS: Final = 8
@@ -37,13 +46,16 @@ class TokenSource:
         async with TokenSource(generate(prompt)) as items:
             async for item in items: ...
 
-    Raises TypeError for what is no producer.
+    `buffer` lets the producer run ahead of the network by so much; a sync producer always has one. Raises
+    TypeError for what is no producer.
     """
 
-    def __init__(self, producer: Producer) -> None:
-        if not (isinstance(producer, AsyncIterable) or inspect.isawaitable(producer) or callable(producer)):
+    def __init__(self, producer: Producer, *, buffer: Buffer | None = None) -> None:
+        if not (_is_iterable(producer) or inspect.isawaitable(producer) or callable(producer)):
             raise TypeError(f"{type(producer).__name__} is no source: {_ADVICE}")
         self._producer: Any = producer
+        self._buffer = buffer
+        self._context = contextvars.copy_context()  # for a thread: that of whoever made the source
         self._iterator: AsyncIterator[Item] | None = None
         self._opened = False
         self._closed = False
@@ -58,14 +70,21 @@ class TokenSource:
         if self._opened:
             raise StreamClosed("a source is opened once")
         self._opened = True
-        self._iterator = (await self._resolved()).__aiter__()
+        self._iterator = self._iterate(await self._resolved())
         # Some iterators are no iterables: they can be stepped, and not looped over.
         return self._iterator if isinstance(self._iterator, AsyncIterable) else self
 
-    async def _resolved(self) -> AsyncIterable[Item]:
+    def _iterate(self, producer: Any) -> AsyncIterator[Item]:
+        if not isinstance(producer, AsyncIterable):
+            return ThreadIterator(producer, self._buffer or Buffer(), self._context)
+        if self._buffer is not None:
+            return AheadIterator(producer, self._buffer)
+        return producer.__aiter__()
+
+    async def _resolved(self) -> Any:
         for _ in range(_MAX_STEPS):
             producer = self._producer
-            if isinstance(producer, AsyncIterable):
+            if _is_iterable(producer):
                 return producer
             if inspect.isawaitable(producer):
                 self._producer = await producer
@@ -89,14 +108,18 @@ class TokenSource:
         if self._closed:
             return
         self._closed = True
+        producer, iterator = self._producer, self._iterator
+        if iterator is None and _is_iterable(producer) and not isinstance(producer, AsyncIterable):
+            iterator = self._iterate(producer)  # which closes it on a thread
         try:
-            if self._iterator is not None:
-                await _close(self._iterator)
+            if iterator is not None:
+                await close(iterator)
         finally:
             # A function was never called and holds nothing; its `close` may be a class's, without a self.
-            held = isinstance(self._producer, AsyncIterable) or inspect.isawaitable(self._producer)
-            if held and self._producer is not self._iterator:
-                await _close(self._producer)
+            held = isinstance(producer, AsyncIterable) or inspect.isawaitable(producer)
+            # What has a thread or a task of its own is closed there.
+            if held and producer is not iterator and not isinstance(iterator, (ThreadIterator, AheadIterator)):
+                await close(producer)
 
     async def __aenter__(self) -> TokenSource:
         return self
@@ -107,21 +130,8 @@ class TokenSource:
         await self.aclose()
 
 
-async def _close(producer: Any) -> None:
-    """Call the producer's own `aclose` or `close`, if it has one; await what it returns, if it is awaitable."""
-    close = getattr(producer, "aclose", None) or getattr(producer, "close", None)
-    if callable(close):
-        result = close()
-        if inspect.isawaitable(result):
-            try:
-                await result
-            except BaseException as exc:
-                if isinstance(exc, GeneratorExit) or not _is_exit(exc):
-                    raise
-                # A generator with a task group around its `yield` leaves in a group, and is closed all the same.
-
-
-def _is_exit(exc: BaseException) -> bool:
-    """Whether it is GeneratorExit, or a group of nothing else."""
-    inner: tuple[BaseException, ...] | None = getattr(exc, "exceptions", None)
-    return isinstance(exc, GeneratorExit) if inner is None else all(map(_is_exit, inner))
+def _is_iterable(producer: Any) -> bool:
+    """Whether it yields items: text and mappings can be iterated too, and are items themselves."""
+    if isinstance(producer, AsyncIterable):
+        return True
+    return isinstance(producer, Iterable) and not isinstance(producer, (str, bytes, bytearray, Mapping, type))

@@ -11,7 +11,7 @@ import functools
 import json
 import os
 import subprocess
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any
 
 import fastapi
@@ -21,6 +21,7 @@ from fastapi.responses import JSONResponse
 
 from streamguard.adapters.fastapi import SealMiddleware, guarded
 from streamguard.core.receipt import Verdict
+from streamguard.runtime.buffer import Buffer
 from streamguard.runtime.timing import Timing
 from tests.absence import absent
 from tests.adapters import future_endpoints, plain_endpoints
@@ -194,16 +195,36 @@ def test_other_decorators_stand_above_and_below(endpoint: Any, text: str) -> Non
     assert text_of(ask(app, "/hi?times=2")) == text
 
 
-@pytest.mark.parametrize("kind", ["def", "def that yields"])
-def test_a_plain_def_is_refused_with_what_to_do(kind: str) -> None:
-    def plain() -> Any:
-        return shout
+@pytest.mark.parametrize("kind", ["yields", "returns"])
+def test_a_plain_def_is_guarded_too(kind: str) -> None:
+    def yields(word: str, times: int = 1) -> Iterator[str]:
+        for _ in range(times):
+            yield word.upper()
 
-    def generating() -> Any:
-        yield "t0 "
+    def returns(word: str, times: int = 1) -> Iterator[str]:
+        return yields(word, times)
 
-    with pytest.raises(TypeError, match="async def"):
-        guarded(plain if kind == "def" else generating)
+    app = FastAPI()
+    app.get("/{word}")(guarded({"yields": yields, "returns": returns}[kind]))
+    assert text_of(ask(app, "/hi?times=2")) == "HIHI"
+
+
+def test_what_is_no_function_is_refused() -> None:
+    with pytest.raises(TypeError, match="a function that yields"):
+        guarded(FastAPI)  # type: ignore[call-overload]
+
+
+def test_a_buffer_is_an_option_and_no_number() -> None:
+    @guarded(buffer=Buffer(max_items=2))
+    async def endpoint() -> AsyncIterator[str]:
+        for index in range(10):
+            yield f"{index} "
+
+    app = FastAPI()
+    app.get("/")(endpoint)
+    assert text_of(ask(app, "/")) == "0 1 2 3 4 5 6 7 8 9 "
+    with pytest.raises(TypeError, match="buffer is a Buffer"):
+        guarded(buffer=100)  # type: ignore[call-overload]
 
 
 def test_a_response_of_the_endpoints_own_passes() -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import functools
+import threading
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -149,18 +151,37 @@ def test_the_decorator_keeps_the_endpoints_name_and_shows_no_wrapped_one() -> No
     assert not hasattr(yielding, "__wrapped__")
 
 
-@pytest.mark.parametrize("kind", ["def", "def that yields"])
-def test_a_plain_def_is_refused_with_what_to_do(kind: str) -> None:
-    def plain(request: Request) -> Any:
+@pytest.mark.parametrize("kind", ["yields", "returns", "partial"])
+def test_a_plain_def_is_guarded_too(kind: str) -> None:
+    loops, threads = set(), set()
+
+    def yields(request: Request) -> Any:
+        for index in range(3):
+            threads.add(threading.get_ident())
+            yield f"t{index} "
+
+    def returns(request: Request) -> Any:
+        threads.add(threading.get_ident())  # it may block: it must not be on the loop's thread
         return tokens()
 
-    def generating(request: Request) -> Any:
-        yield "t0 "
+    async def main(request: Request) -> Any:
+        loops.add(threading.get_ident())
+        return PlainTextResponse("")
 
-    with pytest.raises(TypeError, match="async def") as caught:
-        guarded(plain if kind == "def" else generating)
-    assert ("plain" if kind == "def" else "generating") in str(caught.value)
-    assert "yields" in str(caught.value)
+    endpoint = guarded({"yields": yields, "returns": returns, "partial": functools.partial(yields)}[kind])
+    app = Starlette(routes=[Route("/", endpoint), Route("/loop", main)])
+    with serving(app) as server:
+        response = exchange(server.connect())
+        exchange(server.connect(), path="/loop")
+    assert response.verdict is Verdict.COMPLETE
+    assert b"t2 " in response.body
+    assert len(threads) == 1
+    assert not threads & loops
+
+
+def test_what_is_no_function_is_refused_with_what_to_do() -> None:
+    with pytest.raises(TypeError, match="a function that yields"):
+        guarded(Service)  # type: ignore[call-overload]
 
 
 def test_a_response_of_the_endpoints_own_passes() -> None:

@@ -11,6 +11,8 @@ import anyio
 import pytest
 
 from streamguard.core.errors import StreamClosed
+from streamguard.core.items import Block
+from streamguard.runtime.buffer import Buffer
 from streamguard.runtime.source import TokenSource
 from tests.runtime.fakes import Script, serve, task_id
 
@@ -150,13 +152,14 @@ async def test_nothing_starts_before_it_is_opened(make: Callable[[], Any]) -> No
     await source.aclose()
 
 
-@pytest.mark.parametrize("wrong", [["a"], "text", b"bytes", 1, None, iter("ab"), (n for n in "ab"), {"a": 1}])
+@pytest.mark.parametrize("wrong", ["text", b"bytes", bytearray(b"bytes"), 1, None, {"a": 1}])
 async def test_what_is_no_producer_is_refused_at_once(wrong: Any) -> None:
-    with pytest.raises(TypeError, match="is no source: give an async generator"):
+    """Text and mappings can be iterated, and are items themselves: letters and keys are never what was meant."""
+    with pytest.raises(TypeError, match="is no source: give a generator"):
         TokenSource(wrong)
 
 
-@pytest.mark.parametrize("result", [["a"], 1, None])
+@pytest.mark.parametrize("result", ["text", {"a": 1}, 1, None])
 async def test_a_factory_of_something_else_is_refused_when_it_is_opened(result: Any) -> None:
     source = TokenSource(lambda: result)
     with pytest.raises(TypeError, match="the source became"):
@@ -293,6 +296,13 @@ async def test_a_task_that_loads_is_a_source_too() -> None:
         done.set()
     assert served.outcome.status == "complete"
     assert served.wire.beats == 2
+
+
+@pytest.mark.parametrize("buffer", [None, Buffer(max_items=2)])
+async def test_a_buffer_changes_no_item(buffer: Buffer | None) -> None:
+    block = Block("image")
+    async with TokenSource(Script("a", block, "b", block), buffer=buffer) as items:
+        assert [item async for item in items] == ["a", block, "b", block]
 
 
 async def test_a_raised_exception_comes_out_of_the_iterator() -> None:

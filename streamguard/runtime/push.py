@@ -1,0 +1,105 @@
+"""A source that is pushed to: from a callback, another thread, an engine that calls back with each token.
+
+    source = PushSource(on_close=engine.abort)
+    engine.generate(prompt, on_token=source.put, on_done=source.finish, on_error=source.fail)
+    return GuardedResponse(source)
+
+`put` never waits. It says whether there is room for more, and raises StreamClosed once the stream is over, which
+is how an engine learns that it may stop; `on_close` is called then too. An engine that can wait should do so with
+`wait` (in a thread) or `room_made` (in a task).
+"""
+
+from __future__ import annotations
+
+import inspect
+import threading
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from streamguard.core.errors import StreamClosed
+from streamguard.core.items import Finish, Item
+from streamguard.runtime.buffer import Buffer, HandOver
+from streamguard.runtime.wakeup import in_loop
+
+__all__ = ["PushSource"]
+
+
+class PushSource:
+    """An async iterable that others push to, from any thread and from several at once; made anywhere.
+
+    At `buffer` items or bytes that wait `put` answers False. At twice as much it raises BufferError rather than
+    fill the memory. `on_close` is called once, without arguments and on the event loop, if the stream is over
+    before the source was finished; it may be async.
+    """
+
+    def __init__(self, *, buffer: Buffer | None = None, on_close: Callable[[], object] | None = None) -> None:
+        self._bounds = buffer or Buffer()
+        self._hand_over = HandOver(self._bounds)
+        self._lock = threading.Lock()  # several threads may push; the buffer itself has one producer
+        self._on_close = on_close
+        self._ended = False
+
+    def put(self, item: Item) -> bool:
+        """Hand over one item. Whether there is room for more.
+
+        Raises StreamClosed once the source is finished or nobody reads any more, BufferError if twice the bound
+        waits already.
+        """
+        with self._lock:
+            if self._ended:
+                raise StreamClosed("the source is finished")
+            items, size = self._hand_over.waiting
+            if items >= 2 * self._bounds.max_items or size >= 2 * self._bounds.max_bytes:
+                raise BufferError(f"{items} items wait to be sent: slow down when `put` answers False")
+            room = not self._hand_over.closed and self._hand_over.put(item)
+        if self._hand_over.closed:
+            raise StreamClosed("the stream that this source feeds is over")
+        return room
+
+    def finish(self, reason: str | None = None, usage: Mapping[str, Any] | None = None) -> None:
+        """Say that the answer is whole. After `finish` or `fail` it does nothing."""
+        self._end(None, Finish(reason, usage) if reason is not None or usage is not None else None)
+
+    def fail(self, failure: BaseException) -> None:
+        """Say that it is not: the stream fails as if the source had raised `failure`."""
+        self._end(failure, None)
+
+    def wait(self) -> bool:
+        """Wait, in a thread of the producer's, until half of the buffer is free. False: the stream is over.
+
+        Raises RuntimeError on a thread that runs an event loop, which it would stop.
+        """
+        if in_loop():
+            raise RuntimeError("`wait` would stop the event loop: `await source.room_made()` here")
+        return self._hand_over.wait_for_room()
+
+    async def room_made(self) -> bool:
+        """The same in a task, of any event loop."""
+        return await self._hand_over.room_made()
+
+    def __aiter__(self) -> PushSource:
+        return self
+
+    async def __anext__(self) -> Item:
+        return await self._hand_over.take()
+
+    async def aclose(self) -> None:
+        """The stream is over: further puts raise StreamClosed. Raises what `on_close` raises."""
+        self._hand_over.close()
+        with self._lock:
+            on_close, self._on_close = self._on_close, None
+            ended = self._ended
+        if on_close is not None and not ended:
+            result = on_close()
+            if inspect.isawaitable(result):
+                await result
+
+    def _end(self, failure: BaseException | None, finish: Finish | None) -> None:
+        with self._lock:
+            if self._ended:
+                return
+            self._ended = True
+            if not self._hand_over.closed:
+                if finish is not None:
+                    self._hand_over.put(finish)
+                self._hand_over.end(failure)
