@@ -152,8 +152,3 @@ def _lost(cursor: Cursor) -> Refusal:
     data = summary(Ending(status="failed", failure=failure), 0, 0)
     body = b"event: end\nid: %b\ndata: %b\n\n" % (id, data)
     return Refusal(200, [("content-type", "text/event-stream; charset=utf-8"), NO_STORE], body, abort=True)
-
-
-def _query(query: str, name: str) -> str | None:
-    values = parse_qs(query).get(name)
-    return values[0] if values else None

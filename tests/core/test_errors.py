@@ -274,3 +274,16 @@ def test_a_failure_takes_whatever_a_source_gives_it_and_stays_small() -> None:
 )
 def test_a_reader_is_told_our_own_errors_in_full_and_of_others_the_class(exc: BaseException, failure: Failure) -> None:
     assert failure_from(exc) == failure
+
+
+def test_what_a_reader_is_told_is_made_of_any_exception_without_raising() -> None:
+    class Careless(SourceFailed):
+        def __init__(self) -> None:
+            pass  # no super().__init__(), and so no failure
+
+    class Unspeakable(LocalProtocolError):
+        def __str__(self) -> str:
+            raise RuntimeError("no text can be made")
+
+    assert failure_from(Careless()) == Failure("source_error", "Careless")
+    assert failure_from(Unspeakable()) == Failure("source_error", "Unspeakable")

@@ -8,11 +8,13 @@ import attrs
 import pytest
 
 from streamguard.core.cursor import Cursor, cursor_zero
+from streamguard.core.errors import Failure
 from streamguard.core.exchange import (
     NO_STORE,
     Refusal,
     RequestFacts,
     answer_headers,
+    early_failure,
     http10_refusal,
     refusal,
     terms,
@@ -192,3 +194,18 @@ def test_head_names_no_stream() -> None:
 def test_terms_and_refusals_are_values() -> None:
     with pytest.raises(attrs.exceptions.FrozenInstanceError):
         terms(facts()).ids = "id"  # type: ignore[misc]
+
+
+@pytest.mark.parametrize(("retryable", "status", "retry"), [(True, 503, "true"), (False, 500, "false")])
+def test_an_early_failure_is_a_status_with_the_code_that_the_source_chose(
+    retryable: bool, status: int, retry: str
+) -> None:
+    refused = early_failure(Failure("overloaded", "the model is overloaded", retryable))
+    assert (refused.status, refused.abort) == (status, False)
+    assert json.loads(refused.body) == {
+        "title": "overloaded",
+        "status": status,
+        "detail": "the model is overloaded",
+        "code": "overloaded",
+    }
+    assert dict(refused.headers)["x-should-retry"] == retry

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from streamguard.core.errors import Failure, FinishConflict, NotSerialisable
-from streamguard.core.items import Block, Checkpoint, Ending, Event, Finish, TextIntake, tool_call
+from streamguard.core.items import Block, Checkpoint, Ending, Event, Finish, Joined, TextIntake, tool_call
 from tests.strategies import byte_cuts, texts, token_cuts, whole
 
 # ---- items --------------------------------------------------------------------------------------
@@ -222,3 +222,15 @@ def test_a_generation_that_its_engine_aborted_is_no_complete_one() -> None:
     assert Ending(reasons={0: "stop", 1: "abort"}).aborted() == aborted
     assert Ending(reasons={0: "stop"}).aborted() is None
     assert Ending().aborted() is None
+
+
+@pytest.mark.parametrize("choice", [-1, 2**31, 10**5000], ids=["below", "above", "far above"])
+def test_a_choice_is_a_small_number(choice: int) -> None:
+    with pytest.raises(ValueError, match="a choice must be from 0 to 2147483647"):
+        Finish("stop", choice=choice)
+    assert Finish("stop", choice=2**31 - 1).choice == 2**31 - 1
+
+
+def test_pieces_that_waited_together_are_one_text_and_are_counted() -> None:
+    joined = Joined.of(["a", "", "bc"])
+    assert (joined, joined.pieces) == ("abc", 2)

@@ -41,7 +41,7 @@ from streamguard.core.flush import (
 from streamguard.core.frame import Frame
 from streamguard.core.framing import FramedEncoder
 from streamguard.core.guard import CompletionGuard
-from streamguard.core.items import Block, Checkpoint, Event, Finish
+from streamguard.core.items import Block, Checkpoint, Event, Finish, Joined
 from streamguard.core.pipeline import FrameStage, ItemStage, Pipeline
 from streamguard.core.states import FINAL_STATUSES
 from streamguard.core.wire import Binary, Ndjson, Plain, Sse
@@ -912,3 +912,13 @@ def test_text_held_when_a_wrong_status_was_given_is_not_lost() -> None:
     with pytest.raises(ValueError, match="cannot end as 'over'"):
         stage.fail(FAILURE, 0.0, "over")
     assert said(stage.finish(0.0)) == ["abc", ("end", "complete")]
+
+
+def test_pieces_that_waited_together_count_as_what_the_source_yielded() -> None:
+    pipeline = Pipeline(Immediate(), FramedEncoder(Native()), CompletionGuard(Sse()))
+    pipeline.open()
+    pipeline.push(Joined.of(["a", "b", "c"]), 0.0)
+    pipeline.push(Joined.of(["", ""]), 0.0)
+    pipeline.push("d", 0.0)
+    assert pipeline.items == 4
+    assert b'"items":4' in pipeline.finish(0.0)
