@@ -609,3 +609,18 @@ def test_what_leaves_does_not_depend_on_how_often_nothing_came(text: str, places
         out += stage.push(piece, float(now))
         out += stage.tick(now + 0.25) + stage.tick(now + 0.75)
     assert out + stage.drain() == text
+
+
+def test_a_count_gives_way_to_the_bound_exactly_where_it_is_reached() -> None:
+    stage = FlushStage(EveryTokens(1000, first="policy"))
+    assert stage.push("x" * (MAX_HELD - 1), 0.0) == ""
+    assert len(stage.push("y", 0.0)) == MAX_HELD
+    assert stage.held == 0
+
+
+def test_what_is_held_without_asking_adds_to_what_is_held() -> None:
+    stage = FlushStage(EveryTokens(9, first="policy"))
+    assert stage.push("ab", 0.0) == ""
+    stage.hold("c")
+    assert (stage.held, stage.taken) == (3, 3)
+    assert stage.drain() == "abc"

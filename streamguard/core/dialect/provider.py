@@ -80,7 +80,7 @@ class ProviderStream:
     def observe(self, name: str | None, data: str) -> tuple[Seen, Reading]:
         """Take one event in; say whether it is an ordinary one, the end marker, or an error."""
         if self.ended:
-            self.overrun = True
+            self.overrun = self.overrun or bool(data)  # one without data is a sign of life, also after the end
         elif name is None and (text := self._mould.text(data)):
             return "event", Reading(UNREAD, text, {0: text})  # all else was noted with the first of its kind
         if len(data) < 16 and data.strip() == "[DONE]":

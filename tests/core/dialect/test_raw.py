@@ -363,3 +363,9 @@ def test_an_event_that_cannot_be_sent_takes_none_before_it_along() -> None:
     out += pipeline.fail(failure_from(raised.value), 0.0)
     assert [event.data for event in SseDecoder().feed(out)][:2] == ["1", "2"]
     assert pipeline.status == "failed"
+
+
+def test_a_sign_of_life_after_the_marker_is_no_event() -> None:
+    events, answer = through(f"data: {chunk('one')}\n\ndata: {STOP}\n\ndata: [DONE]\n\ndata:\n\n")
+    assert events == [("message", chunk("one")), ("message", STOP), ("message", "[DONE]")]
+    assert answer.verdict is Verdict.COMPLETE
