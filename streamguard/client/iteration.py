@@ -8,6 +8,7 @@ another task. These hold nothing but the answer, which its context closes.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import AbstractAsyncContextManager
 from functools import wraps
@@ -86,11 +87,11 @@ def block_in(frame: AnswerFrame) -> Block | None:
     return frame.item if isinstance(frame.item, Block) else None
 
 
-class Iterations:
+class Iterations(ABC):
     """The ways to iterate an answer, over `_next`, which answers its next frame."""
 
-    async def _next(self) -> AnswerFrame | None:
-        raise NotImplementedError
+    @abstractmethod
+    async def _next(self) -> AnswerFrame | None: ...
 
     def text(self) -> AsyncIterator[str]:
         """The text of choice 0, piece by piece."""
@@ -106,11 +107,11 @@ class Iterations:
         return Iteration(self._next, block_in)
 
 
-class SyncIterations:
+class SyncIterations(ABC):
     """The same without `await`."""
 
-    def _next(self) -> AnswerFrame | None:
-        raise NotImplementedError
+    @abstractmethod
+    def _next(self) -> AnswerFrame | None: ...
 
     def text(self) -> Iterator[str]:
         """The text of choice 0, piece by piece."""
