@@ -34,6 +34,7 @@ _CONTROL: Final = (b"open", b"bye", b"ping")  # native's events that are no fram
 # `: end <cursor>.<status>` is a terminal of its own; `: end <crc8> <json>` belongs to its block.
 _ENDING_CURSOR: Final = re.compile(r"[A-Za-z0-9_-]{22}\.", re.ASCII)
 _PADDING: Final = 2048  # some layers hold answers back until 2 kB have come
+_MAX_PADDED: Final = 31  # in one silence, which are just under 64 kB: more would only cost a reader who pays by the byte
 
 
 def _field(name: bytes, value: bytes) -> bytes:
@@ -50,6 +51,7 @@ class SseEncoder:
         self._zero = zero
         self._own_ids = own_ids
         self._beat = beat
+        self._silent_at = self._padded = 0  # the frame before this silence, and its padded heartbeats so far
         self._in_id = own_ids or ids == "id"
         sid = zero.sid.encode()
         # The hot path: one format call a token.
@@ -82,9 +84,16 @@ class SseEncoder:
         if self._beat == "ping":
             return b"event: ping\n%b\n" % _field(b"data", dumps({"cursor": str(cursor)}))
         text = f"hb {cursor} blocked" if blocked else f"hb {cursor}"
-        if self._beat == "padded":
+        if self._beat == "padded" and self._may_pad(cursor.seq):
             text = text.ljust(_PADDING)
         return _field(b"", text.encode())
+
+    def _may_pad(self, seq: int) -> bool:
+        """Whether the silence after frame `seq` may hold one more padded heartbeat."""
+        if seq != self._silent_at:
+            self._silent_at, self._padded = seq, 0
+        self._padded += 1
+        return self._padded <= _MAX_PADDED
 
     def bye(self, cursor: Cursor, reason: str) -> bytes:
         if self._own_ids:
@@ -280,8 +289,8 @@ class Sse:
     """The carrier `sse`.
 
     `ids` is where the cursor stands in dialects that do not always use `id:`; `heartbeat` the form of
-    a sign of life: a comment, a comment padded to 2 kB for layers that hold answers back, or a `ping`
-    event for clients whose idle timer counts events.
+    a sign of life: a comment, a comment padded to 2 kB for layers that hold answers back (at most 64 kB in
+    one silence, then short ones), or a `ping` event for clients whose idle timer counts events.
     """
 
     ids: Literal["id", "comment"] = attrs.field(default="comment", validator=in_(("id", "comment")))

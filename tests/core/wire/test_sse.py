@@ -84,6 +84,16 @@ class TestEncoder:
         blocked = encoder(heartbeat="padded").heartbeat(AT, blocked=True)
         assert blocked == f": hb {AT} blocked".encode().ljust(2050) + b"\n"
 
+    def test_one_silence_holds_at_most_64_kilobytes_of_padding(self) -> None:
+        made = encoder(heartbeat="padded")
+        for at in (ZERO, AT, Cursor(SID, 2, 9, 0xABC)):
+            beats = [made.heartbeat(at) for _ in range(40)]
+            padded = [beat for beat in beats if len(beat) > 2048]
+            assert beats[: len(padded)] == padded  # those after it are short
+            assert 62 * 1024 < sum(map(len, padded)) <= 64 * 1024
+            assert made.heartbeat(at) == encoder().heartbeat(at)
+
+
     def test_a_ping_event_is_for_native_only(self) -> None:
         beat = encoder(own_ids=True, heartbeat="ping").heartbeat(AT)
         assert beat == f'event: ping\ndata: {{"cursor":"{AT}"}}\n\n'.encode()
