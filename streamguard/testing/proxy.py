@@ -4,29 +4,27 @@
         ...                                    # requests to proxy.url end after 500 bytes of the body
 
 One connection is two pumps. `up` copies the request as it is. `down` reads the response into a bounded
-line of pieces, each with the time at which it may leave, and writes it out through a `Gate`, which knows
-at which byte something happens. A gate has no sockets and no clock, so that a fault at byte N is at byte
-N whatever the pieces are.
+line of pieces, each with the time at which it may leave, and writes it out through a `Hold` and a `Gate`,
+which know at which byte something happens (`plan`). Only the writer ends a connection; the idle limit
+interrupts it and leaves the ending to it.
 
-Runs on asyncio and on trio. Nothing here draws a random number but `RandomCut`, from its seed.
+Runs on asyncio and on trio.
 """
 
 from __future__ import annotations
 
-import math
-import random
 import socket
 from collections import deque
 from collections.abc import Callable
 from types import TracebackType
-from typing import Any, Final, Literal
+from typing import Final
 
 import anyio
 import anyio.abc
-import attrs
 from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
 from typing_extensions import Self
 
+from streamguard.testing.plan import HEAD, End, Gate, Hold, Passage, Plan, RandomCut
 from streamguard.testing.sockets import (
     accepted,
     connected,
@@ -40,125 +38,10 @@ from streamguard.testing.sockets import (
 
 __all__ = ["HEAD", "End", "FaultProxy", "Gate", "Passage", "Plan", "RandomCut"]
 
-HEAD: Final = b"\r\n\r\n"  # the end of an HTTP/1 head: positions "after" it count bytes of the body
-
 _LINE: Final = 16  # pieces of 16 KiB between the two ends of a response: the bound of a connection
 _HISTORY: Final = 10_000  # connections that are remembered
 _LINGER: Final = 2.0  # seconds that a reader has to close after a clean end, before the socket is dropped
 _STEP: Final = 0.01  # seconds of data written at once under a rate
-
-End = Literal["fin", "reset"]
-
-
-def _natural(instance: object, attribute: attrs.Attribute[Any], value: float | None) -> None:
-    if value is not None and not 0 <= value < math.inf:
-        raise ValueError(f"{attribute.name} is {value!r}: a number from 0 up is needed")
-
-
-def _positive(instance: object, attribute: attrs.Attribute[Any], value: float | None) -> None:
-    if value is not None and not 0 < value < math.inf:
-        raise ValueError(f"{attribute.name} is {value!r}: a number above 0 is needed")
-
-
-@attrs.frozen(kw_only=True)
-class Plan:
-    """What happens to the response bytes of one connection. The default is nothing.
-
-    Positions count the bytes of all responses on the connection, from 0: `cut_at=0` lets none through.
-    Raises ValueError for a negative number.
-    """
-
-    cut_at: int | None = attrs.field(default=None, validator=_natural)
-    """The connection ends when so many bytes were let through."""
-    end: End = attrs.field(default="fin", validator=attrs.validators.in_(("fin", "reset")))
-    """How a cut ends it: `fin`, as if all had been sent, or `reset` (RST)."""
-    stall_at: int | None = attrs.field(default=None, validator=_natural)
-    """When so many bytes were let through nothing moves for `stall` seconds, with the connection open."""
-    stall: float = attrs.field(default=math.inf)
-    """Seconds. The default is until the reader leaves or the proxy closes."""
-    delay: float = attrs.field(default=0.0, validator=_natural)
-    """Seconds by which each byte is late. It adds up to no lower rate, below 256 KiB in flight."""
-    rate: float | None = attrs.field(default=None, validator=_positive)
-    """Bytes a second, or None for no limit."""
-    after: bytes = b""
-    """Positions are counted behind the first occurrence of this; `HEAD` makes them positions in the body."""
-    http10: bool = False
-    """Requests are passed on as HTTP/1.0, as some reverse proxies do by default: the response then has no
-    framing, and its end is the end of the connection."""
-
-
-@attrs.frozen(kw_only=True)
-class RandomCut:
-    """A plan for each connection, cut at a byte drawn evenly from `low` to `high` (both included).
-
-    Connection `n` of one seed is always cut at the same byte. `base` gives everything else.
-    """
-
-    seed: int
-    low: int
-    high: int
-    base: Plan = Plan()
-
-    def __call__(self, index: int) -> Plan:
-        cut = random.Random(f"{self.seed}/{index}").randint(self.low, self.high)
-        return attrs.evolve(self.base, cut_at=cut)
-
-
-@attrs.define
-class Passage:
-    """One connection: what passed so far, and how it ended."""
-
-    index: int
-    plan: Plan
-    up: int = 0
-    """Request bytes that were passed on."""
-    down: int = 0
-    """Response bytes that were passed on."""
-    stalled: bool = False
-    """Whether it stands at its stall now."""
-    ended: Literal["open", "whole", "cut", "left", "closed", "refused"] = "open"
-    """`whole`: by the server; `cut`: by the plan; `left`: by the reader; `closed`: by the proxy, when it was
-    left; `refused`: there was no server."""
-
-
-class Gate:
-    """Where in a response something happens: pieces in, what may pass out. No I/O."""
-
-    def __init__(self, plan: Plan) -> None:
-        self._after = plan.after
-        self._tail = b""  # the last bytes before the marker: it may stand across two pieces
-        self._counted = 0
-        marks: list[tuple[int, Literal["cut", "stall"]]] = []
-        if plan.stall_at is not None:
-            marks.append((plan.stall_at, "stall"))
-        if plan.cut_at is not None:
-            marks.append((plan.cut_at, "cut"))
-        self._marks = sorted(marks, key=lambda mark: mark[0])  # at one byte, the stall comes first
-
-    def take(self, piece: bytes) -> tuple[bytes, Literal["cut", "stall"] | None, bytes]:
-        """What of `piece` passes, what happens then, and the rest, to be given again after it."""
-        start = self._skip(piece)
-        if start is None or not self._marks:
-            return piece, None, b""
-        room = self._marks[0][0] - self._counted
-        if len(piece) - start < room:
-            self._counted += len(piece) - start
-            return piece, None, b""
-        self._counted += room
-        return piece[: start + room], self._marks.pop(0)[1], piece[start + room :]
-
-    def _skip(self, piece: bytes) -> int | None:
-        """Where in `piece` counting begins, or None while the marker has not come."""
-        if not self._after:
-            return 0
-        seen = self._tail + piece
-        at = seen.find(self._after)
-        if at < 0:
-            self._tail = seen[max(0, len(seen) - len(self._after) + 1) :]
-            return None
-        start = at + len(self._after) - len(self._tail)
-        self._after = b""
-        return start
 
 
 class FaultProxy:
@@ -228,7 +111,7 @@ class FaultProxy:
             self.connections += 1
             self.open += 1
             plan = self.plan if isinstance(self.plan, Plan) else self.plan(index)
-            passage = Passage(index, plan)
+            passage = Passage(index, plan, moved=anyio.current_time())
             self.history.append(passage)
             tasks.start_soon(self._connection, client, passage)
 
@@ -253,18 +136,35 @@ class FaultProxy:
         sender, receiver = anyio.create_memory_object_stream[tuple[float, bytes | None]](_LINE)
         async with anyio.create_task_group() as pumps:
             pumps.start_soon(self._pump_up, client, server, passage, pumps.cancel_scope)
-            pumps.start_soon(self._read_down, server, sender, passage.plan.delay)
+            pumps.start_soon(self._read_down, server, sender, passage)
+            writing = anyio.CancelScope()
+            if passage.plan.idle is not None:
+                pumps.start_soon(self._watch, passage, passage.plan.idle, writing)
+            clean = False
             try:
-                clean = await self._write_down(client, receiver, passage)
+                with writing:
+                    clean = await self._write_down(client, receiver, passage)
+                if writing.cancelled_caught:
+                    passage.ended = "idle"
+                    clean = await self._end(client, passage.plan)
             except OSError:
                 passage.ended = "left"
-                clean = False
             if not clean:
                 # Sockets are closed by `_connection`, when no pump waits for one any more.
                 pumps.cancel_scope.cancel()
             # After a FIN the request's direction stays open until the reader closes too: a socket that is
             # closed with unread bytes in it sends a reset, and the end would not be clean.
             pumps.cancel_scope.deadline = anyio.current_time() + _LINGER
+
+    async def _watch(self, passage: Passage, idle: float, writing: anyio.CancelScope) -> None:
+        """Interrupt the writer once nothing has moved for `idle` seconds."""
+        while (left := passage.moved + idle - anyio.current_time()) > 0:  # noqa: ASYNC110  (`moved` moves with each byte)
+            await anyio.sleep(left)
+        writing.cancel()
+
+    async def _end(self, client: socket.socket, plan: Plan) -> bool:
+        """End the response as the plan says; whether by a FIN."""
+        return await (reset(client) if plan.end == "reset" else finish(client))
 
     async def _pump_up(
         self, client: socket.socket, server: socket.socket, passage: Passage, scope: anyio.CancelScope
@@ -273,6 +173,7 @@ class FaultProxy:
         head = bytearray() if passage.plan.http10 else None
         try:
             while piece := await received(client):
+                passage.moved = anyio.current_time()
                 if head is not None:
                     head += piece
                     piece = _as_http10(head)
@@ -294,7 +195,7 @@ class FaultProxy:
             pass  # the server is gone already, which the other pump finds by itself
 
     async def _read_down(
-        self, server: socket.socket, line: MemoryObjectSendStream[tuple[float, bytes | None]], delay: float
+        self, server: socket.socket, line: MemoryObjectSendStream[tuple[float, bytes | None]], passage: Passage
     ) -> None:
         """The response into the line; None for a reset, which must not overtake the bytes before it."""
         async with line:
@@ -306,7 +207,8 @@ class FaultProxy:
                         piece = None
                     if piece == b"":
                         return
-                    await line.send((anyio.current_time() + delay, piece))
+                    passage.moved = anyio.current_time()
+                    await line.send((passage.moved + passage.plan.delay, piece))
                     if piece is None:
                         return
             except anyio.BrokenResourceError:
@@ -316,26 +218,38 @@ class FaultProxy:
         self, client: socket.socket, line: MemoryObjectReceiveStream[tuple[float, bytes | None]], passage: Passage
     ) -> bool:
         """The response, through the gate, until it ends or is ended; whether by a FIN. Raises OSError."""
+        hold = Hold(passage.plan)
         gate = Gate(passage.plan)
         async with line:
             async for due, piece in line:
                 await anyio.sleep_until(due)
+                passing = hold.drain() if piece is None else hold.take(piece)
+                if await self._through(gate, client, passing, passage):
+                    return await self._end(client, passage.plan)
                 if piece is None:
                     passage.ended = "whole"
                     return await reset(client)
-                rest = piece
-                while rest:
-                    passing, event, rest = gate.take(rest)
-                    await self._send(client, passing, passage)
-                    if event == "stall":
-                        passage.stalled = True
-                        await anyio.sleep(passage.plan.stall)
-                        passage.stalled = False
-                    elif event == "cut":
-                        passage.ended = "cut"
-                        return await (reset(client) if passage.plan.end == "reset" else finish(client))
+        if await self._through(gate, client, hold.drain(), passage):
+            return await self._end(client, passage.plan)
         passage.ended = "whole"
         return await finish(client)
+
+    async def _through(self, gate: Gate, client: socket.socket, data: bytes, passage: Passage) -> bool:
+        """Pass `data` on up to where the gate says; whether it said that the response is cut."""
+        rest = data
+        while rest:
+            passing, event, rest = gate.take(rest)
+            await self._send(client, passing, passage)
+            if event == "stall":
+                passage.stalled = True
+                try:
+                    await anyio.sleep(passage.plan.stall)
+                finally:
+                    passage.stalled = False
+            elif event == "cut":
+                passage.ended = "cut"
+                return True
+        return False
 
     async def _send(self, client: socket.socket, data: bytes, passage: Passage) -> None:
         rate = passage.plan.rate
@@ -345,6 +259,7 @@ class FaultProxy:
             await send_all(client, part)
             passage.down += len(part)
             self.down += len(part)
+            passage.moved = anyio.current_time()
             if rate is not None:
                 await anyio.sleep(len(part) / rate)
 

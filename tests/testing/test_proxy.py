@@ -10,10 +10,9 @@ from typing import Any
 import anyio
 import anyio.abc
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from streamguard.testing.proxy import HEAD, FaultProxy, Gate, Passage, Plan, RandomCut
+from streamguard.testing.plan import HEAD, Passage, Plan, RandomCut
+from streamguard.testing.proxy import FaultProxy
 from streamguard.testing.sockets import reset_on_close
 
 pytestmark = pytest.mark.anyio
@@ -108,13 +107,6 @@ async def test_random_cuts_are_the_same_for_the_same_seed() -> None:
     assert lengths[0] == lengths[1]
     assert lengths[0] == [plan(index).cut_at for index in range(5)]
     assert len(set(lengths[0])) > 1
-
-
-@given(st.integers(0, 2**32), st.integers(0, 1000))
-def test_a_random_cut_stays_between_its_bounds(seed: int, index: int) -> None:
-    cut = RandomCut(seed=seed, low=5, high=9)(index).cut_at
-    assert cut is not None
-    assert 5 <= cut <= 9
 
 
 async def test_a_stall_holds_the_rest_until_its_time_has_passed() -> None:
@@ -307,45 +299,108 @@ async def test_an_error_in_the_body_leaves_the_proxy_as_it_is() -> None:
             raise LookupError("mine")
 
 
-@pytest.mark.parametrize(
-    "wrong", [{"cut_at": -1}, {"stall_at": -1}, {"delay": -0.1}, {"rate": 0}, {"rate": float("nan")}, {"end": "rst"}]
-)
-def test_an_impossible_plan_is_refused(wrong: Any) -> None:
-    with pytest.raises(ValueError, match=next(iter(wrong))):
-        Plan(**wrong)
+async def test_what_is_held_passes_at_once_when_enough_has_come() -> None:
+    """The reader answers each piece, so that the server sends the next only when the last has come, or is held."""
+    arrived = []
+
+    async def handle(stream: anyio.abc.SocketStream) -> None:
+        async with stream:
+            await stream.receive()
+            await stream.send(HEADER + BODY[:2047])
+            await until(lambda: proxy.down == len(HEADER))
+            await stream.send(BODY[2047:2048])
+            await stream.receive()  # the reader has it all
+            await stream.send(b"!")
+
+    async with serving(handle, Plan(hold=2048, after=HEAD)) as proxy:
+        async with await anyio.connect_tcp(proxy.host, proxy.port) as stream:
+            await stream.send(b"x")
+            got = b""
+            while len(got) < len(HEADER) + 2048:
+                got += await stream.receive()
+                arrived.append(len(got))
+            await stream.send(b"y")
+            with pytest.raises(anyio.EndOfStream):
+                while True:
+                    got += await stream.receive()
+    assert got == HEADER + BODY[:2048] + b"!"
+    assert set(arrived) <= {len(HEADER), len(HEADER) + 2048}
 
 
-@given(
-    st.lists(st.binary(max_size=9), max_size=9),
-    st.none() | st.integers(0, 40),
-    st.none() | st.integers(0, 40),
-    st.sampled_from([b"", b"\x00", b"\x00\x00", b"\x00\x01\x00"]),
-)
-def test_a_gate_counts_the_same_in_whatever_pieces(
-    pieces: list[bytes], cut: int | None, stall: int | None, after: bytes
-) -> None:
-    def passed(pieces: list[bytes]) -> tuple[bytes, int | None, bool]:
-        gate = Gate(Plan(cut_at=cut, stall_at=stall, after=after))
-        out = b""
-        stalled = None
-        for piece in pieces:
-            rest = piece
-            while rest:
-                passing, event, rest = gate.take(rest)
-                out += passing
-                if event == "cut":
-                    return out, stalled, True
-                if event == "stall":
-                    stalled = len(out)
-        return out, stalled, False
+async def test_what_is_held_passes_when_the_response_ends() -> None:
+    async with serving(answer, Plan(hold=10**6)) as proxy:
+        assert await fetched(proxy) == (HEADER + BODY, "eof")
+        assert (await settled(proxy)).ended == "whole"
 
-    whole = b"".join(pieces)
-    by_pieces = passed(pieces)
-    assert by_pieces == passed([whole[at : at + 1] for at in range(len(whole))])
-    out, _, was_cut = by_pieces
-    assert whole.startswith(out)
-    start = whole.find(after) + len(after) if after in whole else len(whole)
-    if cut is not None and was_cut:
-        assert len(out) == start + cut
-    else:
-        assert out == whole
+
+async def test_what_is_held_passes_before_a_reset() -> None:
+    async with (
+        serving(answer, Plan(cut_at=5000, end="reset")) as server,
+        FaultProxy(server.host, server.port, plan=Plan(hold=10**6)) as proxy,
+    ):
+        assert await fetched(proxy) == ((HEADER + BODY)[:5000], "reset")
+
+
+@pytest.mark.parametrize("hold", [100, 10**6])
+async def test_a_cut_inside_what_is_held_is_at_its_byte(hold: int) -> None:
+    async with serving(answer, Plan(hold=hold, cut_at=77, after=HEAD)) as proxy:
+        assert await fetched(proxy) == (HEADER + BODY[:77], "eof")
+        assert (await settled(proxy)).ended == "cut"
+
+
+@pytest.mark.parametrize(("end", "seen"), [("fin", "eof"), ("reset", "reset")])
+async def test_a_silent_connection_is_ended_at_the_idle_limit(end: Any, seen: str) -> None:
+    gone = anyio.Event()
+
+    async def handle(stream: anyio.abc.SocketStream) -> None:
+        async with stream:
+            await stream.receive()
+            await stream.send(HEADER + BODY)
+            with pytest.raises((anyio.EndOfStream, anyio.BrokenResourceError)):
+                await stream.receive()
+            gone.set()
+
+    async with serving(handle, Plan(idle=0.05, end=end)) as proxy:
+        assert await fetched(proxy) == (HEADER + BODY, seen)
+        await gone.wait()
+        assert (await settled(proxy)).ended == "idle"
+
+
+async def test_a_connection_on_which_bytes_move_is_not_idle() -> None:
+    """Twice the limit in all, and never as long without a byte: first of the server's, then of the reader's."""
+
+    async def handle(stream: anyio.abc.SocketStream) -> None:
+        async with stream:
+            for _ in range(20):
+                await stream.send(b".")
+                await anyio.sleep(0.05)
+            for _ in range(20):
+                await stream.receive()
+            await stream.send(b"!")
+
+    async with serving(handle, Plan(idle=1.0)) as proxy:
+        async with await anyio.connect_tcp(proxy.host, proxy.port) as stream:
+            got = b""
+            while len(got) < 20:
+                got += await stream.receive()
+            for _ in range(20):
+                await stream.send(b"x")
+                await anyio.sleep(0.05)
+            with pytest.raises(anyio.EndOfStream):
+                while True:
+                    got += await stream.receive()
+        assert got == b"." * 20 + b"!"
+        assert (await settled(proxy)).ended == "whole"
+
+
+async def test_a_slow_but_moving_response_is_not_idle_though_its_server_is_done() -> None:
+    async with serving(answer, Plan(idle=0.3, rate=10_000)) as proxy:
+        assert (await fetched(proxy))[0] == HEADER + BODY
+        assert (await settled(proxy)).ended == "whole"
+
+
+async def test_a_stall_is_idle_too() -> None:
+    async with serving(answer, Plan(idle=0.05, stall_at=10)) as proxy:
+        assert await fetched(proxy) == ((HEADER + BODY)[:10], "eof")
+        passage = await settled(proxy)
+        assert (passage.ended, passage.stalled) == ("idle", False)
