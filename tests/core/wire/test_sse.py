@@ -93,7 +93,6 @@ class TestEncoder:
             assert 62 * 1024 < sum(map(len, padded)) <= 64 * 1024
             assert made.heartbeat(at) == encoder().heartbeat(at)
 
-
     def test_a_ping_event_is_for_native_only(self) -> None:
         beat = encoder(own_ids=True, heartbeat="ping").heartbeat(AT)
         assert beat == f'event: ping\ndata: {{"cursor":"{AT}"}}\n\n'.encode()
