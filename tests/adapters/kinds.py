@@ -20,7 +20,7 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import threading
-from collections.abc import AsyncIterator, Iterable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from typing import Any
 
 from streamguard.core.errors import StreamClosed
@@ -28,7 +28,19 @@ from streamguard.runtime.buffer import Buffer
 from streamguard.runtime.push import PushSource
 from tests.adapters.servers import DEADLINE, Gate
 
-__all__ = ["ASYNC", "KINDS", "SYNC", "VARIABLE", "Source", "join_threads", "place", "source_threads"]
+__all__ = [
+    "ASYNC",
+    "KINDS",
+    "SYNC",
+    "VARIABLE",
+    "CloseOnly",
+    "CloseOnlyAsync",
+    "Source",
+    "join_threads",
+    "place",
+    "source_threads",
+    "start_engine",
+]
 
 ASYNC = ["async generator", "async iterator", "buffered"]
 SYNC = ["sync generator", "sync iterator"]
@@ -50,11 +62,49 @@ def source_threads() -> list[threading.Thread]:
     return [thread for thread in threading.enumerate() if thread.name in ("streamguard-source", "engine")]
 
 
+def start_engine(work: Callable[..., object], *args: Any) -> None:
+    """Run `work` on a thread with a copy of this context, as whoever starts one for a request should."""
+    context = contextvars.copy_context()
+    threading.Thread(target=context.run, args=(work, *args), name="engine", daemon=True).start()
+
+
 def join_threads() -> None:
     """Wait until none of them is left."""
     for thread in source_threads():
         thread.join(DEADLINE)
     assert source_threads() == []
+
+
+class CloseOnly:
+    """A wrapper of a sync iterator that has `close` and no more."""
+
+    def __init__(self, inner: Any) -> None:
+        self.inner = inner
+
+    def __iter__(self) -> CloseOnly:
+        return self
+
+    def __next__(self) -> Any:
+        return next(self.inner)
+
+    def close(self) -> None:
+        self.inner.close()
+
+
+class CloseOnlyAsync:
+    """The same of an async one: what its `close` returns must be awaited."""
+
+    def __init__(self, inner: Any) -> None:
+        self.inner = inner
+
+    def __aiter__(self) -> CloseOnlyAsync:
+        return self
+
+    def __anext__(self) -> Any:
+        return self.inner.__anext__()
+
+    def close(self) -> Any:
+        return self.inner.aclose()
 
 
 class Source:
@@ -125,8 +175,7 @@ class Source:
     @staticmethod
     def _push(source: Source) -> PushSource:
         pushed = PushSource(buffer=source.bounds, on_close=source.close)
-        context = contextvars.copy_context()  # as whoever starts a thread must do, to have its request's
-        threading.Thread(target=context.run, args=(source._engine, pushed), name="engine", daemon=True).start()
+        start_engine(source._engine, pushed)
         return pushed
 
     def _engine(self, pushed: PushSource) -> None:

@@ -29,7 +29,8 @@ from streamguard.runtime.buffer import Buffer
 from streamguard.runtime.source import TokenSource
 from streamguard.runtime.timing import Timing
 from tests.adapters.asgi_apps import Ends, exchange
-from tests.adapters.kinds import KINDS, SYNC, VARIABLE, Source, join_threads, place
+from tests.adapters.kinds import KINDS, SYNC, VARIABLE, CloseOnly, CloseOnlyAsync, Source, join_threads, place
+from tests.adapters.leaving import settled
 from tests.adapters.servers import Gate, Server, serving
 
 QUICK = Timing(linger=0.05)
@@ -297,15 +298,6 @@ def test_scopes_and_task_groups_around_yields_are_left_where_they_were_entered(
     assert [record for record in caplog.records if record.name == "asyncio"] == []
 
 
-async def settled(tasks: int) -> bool:
-    """Whether no more than so many tasks are left, after those that are ending had their turns."""
-    for _ in range(1000):
-        if len(asyncio.all_tasks()) <= tasks:
-            return True
-        await asyncio.sleep(0.005)
-    return False
-
-
 # ---- sources that are hard to stop --------------------------------------------------------------
 
 
@@ -363,36 +355,6 @@ def test_a_source_with_close_only_is_closed_once_where_it_was_stepped(kind: str,
 # ---- wrappers -----------------------------------------------------------------------------------
 
 
-class PlainAsync:
-    """A wrapper that has `close` only, and it is not even async."""
-
-    def __init__(self, inner: Any) -> None:
-        self.inner = inner
-
-    def __aiter__(self) -> PlainAsync:
-        return self
-
-    def __anext__(self) -> Any:
-        return self.inner.__anext__()
-
-    def close(self) -> Any:
-        return self.inner.aclose()
-
-
-class PlainSync:
-    def __init__(self, inner: Any) -> None:
-        self.inner = inner
-
-    def __iter__(self) -> PlainSync:
-        return self
-
-    def __next__(self) -> Any:
-        return next(self.inner)
-
-    def close(self) -> None:
-        self.inner.close()
-
-
 async def wrapped(inner: Any) -> AsyncIterator[str]:
     async with TokenSource(inner) as items:
         async for item in items:
@@ -412,7 +374,10 @@ def test_the_innermost_of_three_wrappers_is_closed_where_it_was_stepped(kind: st
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
         inner = source.make()
-        outer = wrapped_sync(PlainSync(wrapped_sync(inner))) if kind in SYNC else wrapped(PlainAsync(wrapped(inner)))
+        if kind in SYNC:
+            outer: Any = wrapped_sync(CloseOnly(wrapped_sync(inner)))
+        else:
+            outer = wrapped(CloseOnlyAsync(wrapped(inner)))
         await GuardedAnswer(outer, timing=QUICK, on_end=ends, **source.options)(scope, receive, send)
 
     with serving(Told(app, behaving.gate)) as server:

@@ -17,6 +17,7 @@ from streamguard.adapters.asgi import GuardedAnswer
 from streamguard.adapters.seal import Message, Receive, Scope, Send
 from streamguard.runtime.timing import Timing
 from tests.adapters.asgi_apps import Ends, answering, exchange, tokens
+from tests.adapters.kinds import KINDS
 from tests.adapters.leaving import BLOCKED, MODES, Leavers
 from tests.adapters.servers import Gate, serving, stack_params
 
@@ -24,28 +25,42 @@ from tests.adapters.servers import Gate, serving, stack_params
 @pytest.mark.parametrize("stack", stack_params())
 @pytest.mark.parametrize("mode", MODES)
 def test_the_source_stops_within_one_token(mode: str, stack: tuple[str, str]) -> None:
+    leaves(mode, "async generator", stack)
+
+
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "async generator"])
+@pytest.mark.parametrize("mode", MODES)
+def test_a_source_of_any_other_kind_stops_within_one_token_too(mode: str, kind: str) -> None:
+    leaves(mode, kind, ("h11", "asyncio"))
+
+
+def leaves(mode: str, kind: str, stack: tuple[str, str]) -> None:
     leavers = Leavers()
     with serving(leavers.app, http=stack[0], loop=stack[1]) as server:
-        leavers.leave(server, mode)
+        leavers.leave(server, mode, kind)
         outcome = leavers.ends.wait()
     run = leavers.runs[0]
-    assert (outcome.status, outcome.delivered) == ("gone", "no")
+    assert (outcome.status, outcome.delivered, outcome.abandoned) == ("gone", "no", False)
     assert run.made >= (20 if mode != BLOCKED else 1)
     assert run.at_disconnect is not None
-    assert run.made - run.at_disconnect <= 1
+    assert run.after <= 1
     assert (run.closed, run.closed_in) == (1, run.driven_in)
 
 
-def test_leaving_readers_leave_nothing_behind() -> None:
+@pytest.mark.parametrize("kind", KINDS)
+def test_leaving_readers_leave_nothing_behind(kind: str) -> None:
     leavers = Leavers()
     with serving(leavers.app) as server:
-        before = server.call(lambda: len(asyncio.all_tasks()))
-        for index in range(30):
-            leavers.leave(server, MODES[index % len(MODES)])
-        leavers.ends.wait(30)
-        assert server.call(leavers.settled, before)
-        assert leavers.generators() == 0
-    assert [run.closed for run in leavers.runs] == [1] * 30
+        tasks = server.call(lambda: len(asyncio.all_tasks()))
+        leavers.leave(server, "producing", kind)  # what is made once is there from now on
+        leavers.ends.wait(1)
+        before = leavers.left(server, tasks)
+        for index in range(24):
+            leavers.leave(server, MODES[index % len(MODES)], kind)
+        leavers.ends.wait(25)
+        assert leavers.left(server, tasks) == before
+    assert (before.tasks, before.threads, before.generators) == (tasks, 0, 0)
+    assert [run.closed for run in leavers.runs] == [1] * 25
 
 
 def test_only_the_streams_that_were_left_are_cancelled() -> None:
