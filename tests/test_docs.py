@@ -9,8 +9,10 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import socket
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -30,7 +32,7 @@ BLOCKS = {match[1]: match[2] for page in PAGES for match in BLOCK.finditer(page.
 RUN = {
     "app.py", "client.py", "openai_app.py", "story_app.py", "reader.py", "batching_app.py", "own_policy.py",
     "chat_app.py", "relay_app.py", "failing_app.py", "early_app.py", "own_server.py", "by_hand.py", "reading.py",
-    "metered_app.py", "thread_app.py", "push_app.py", "queue_source.py",
+    "metered_app.py", "patient_app.py", "limited_server.py", "thread_app.py", "push_app.py", "queue_source.py",
 }  # fmt: skip
 
 
@@ -152,6 +154,45 @@ def test_threads_and_callbacks_serve(tmp_path: Path) -> None:
     with served(tmp_path, "push_app.py") as url, client.stream_sync("GET", f"{url}/pushed") as answer:
         assert answer.read() == "one two three "
     assert ran(tmp_path, "queue_source.py") == "['one ', 'two ']\n"
+
+
+def test_a_patient_endpoint_serves(tmp_path: Path) -> None:
+    with served(tmp_path, "patient_app.py") as url, client.stream_sync("GET", f"{url}/story") as answer:
+        assert answer.read().startswith("word 0 ")
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="TCP_USER_TIMEOUT is Linux's")
+def test_the_system_drops_a_reader_that_does_not_read(tmp_path: Path) -> None:
+    """On a server that lets nobody reach its transport."""
+    (tmp_path / "limited_server.py").write_text(BLOCKS["limited_server.py"], encoding="utf-8")
+    command = [sys.executable, "-c", "import limited_server; limited_server.main(0, 500)"]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
+    with subprocess.Popen(command, cwd=tmp_path, text=True, **pipes) as server:
+        try:
+            assert server.stdout is not None
+            url = server.stdout.readline().strip()
+            with client.stream_sync("GET", f"{url}/story") as answer:
+                assert answer.read().startswith("word 0 ")
+            address = ("127.0.0.1", int(url.rsplit(":", 1)[1]))
+            with socket.socket() as reader:
+                reader.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+                reader.connect(address)
+                reader.sendall(b"GET /story?words=100000000 HTTP/1.1\r\nhost: x\r\n\r\n")
+                open_ones = [_established(address[1])]
+                deadline = time.monotonic() + 20
+                while open_ones[-1] and time.monotonic() < deadline:
+                    time.sleep(0.05)
+                    open_ones.append(_established(address[1]))
+                assert open_ones[0] >= 1
+                assert open_ones[-1] == 0
+        finally:
+            server.kill()
+
+
+def _established(port: int) -> int:
+    """Connections of a local port that its side holds open."""
+    rows = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
+    return sum(row[1].endswith(f":{port:04X}") and row[3] == "01" for row in rows)
 
 
 def test_the_scripts_print_what_the_pages_say(tmp_path: Path) -> None:

@@ -27,6 +27,7 @@ from streamguard.adapters.seal import (
     mark_aborted,
     require_seal,
 )
+from streamguard.adapters.transport import say_who_drops, transport_of
 from streamguard.core.cursor import Cursor
 from streamguard.core.errors import Failure, SourceFailed, StreamBroken, failure_from
 from streamguard.core.exchange import (
@@ -72,7 +73,13 @@ class AsgiSink:
         self._scope = scope
         self._receive = receive
         self._send = send
+        self._transport = transport_of(scope, receive)
         self._start = {"type": "http.response.start", "status": status, "headers": list(headers)}
+
+    @property
+    def reached(self) -> bool:
+        """Whether the transport can be reached: `unsent` and `kill` then work."""
+        return self._transport is not None
 
     async def start(self) -> None:
         await self._send(self._start)
@@ -87,16 +94,14 @@ class AsgiSink:
     async def abort(self) -> None:
         mark_aborted(self._scope)  # and return: a body without its last message is the abort
 
-    def kill(self) -> bool:
-        # ASGI has no word for it. uvicorn's `receive` is a method of the request's cycle, which knows the transport;
-        # over HTTP/2 a transport would be that of other requests too.
-        transport = getattr(getattr(self._receive, "__self__", None), "transport", None)
-        close = getattr(transport, "close", None)
-        if not callable(close) or not callable(getattr(transport, "abort", None)):
+    def unsent(self) -> int | None:
+        return self._transport.unsent() if self._transport is not None else None
+
+    def kill(self, *, drop: bool) -> bool:
+        if self._transport is None:
             return False
-        if self._scope.get("http_version") not in ("1.0", "1.1"):
-            return False
-        close()  # not its `abort`, which drops what it has not sent yet: that may be the terminal
+        # Where the reader may still read: not `abort`, which drops what is not sent yet, as the terminal may be.
+        (self._transport.abort if drop else self._transport.close)()
         return True
 
     async def gone(self) -> None:
@@ -185,6 +190,8 @@ class GuardedAnswer:
             return
         encoder = FramedEncoder(self.options.dialect, negotiated=agreed.negotiated)
         sink = AsgiSink(scope, receive, send, self.status, self._headers(encoder.zero, wire))
+        if self.options.timing.write is not None and scope:
+            say_who_drops(sink.reached, self.options.timing.write)
         self._driver = DirectDriver(
             self.source,
             Pipeline(self.options.flush, encoder, CompletionGuard(wire)),

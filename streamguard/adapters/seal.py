@@ -20,6 +20,8 @@ from collections.abc import Awaitable, Callable, MutableMapping
 from types import CellType, FrameType
 from typing import Any, Final
 
+from streamguard.adapters.transport import keep_transport
+
 __all__ = [
     "ASGIApp",
     "Message",
@@ -79,6 +81,8 @@ class SealMiddleware:
         outer: _Seal | None = scope.get(_KEY)
         seal = _Seal(_base_middleware(receive, send) if outer is None else outer.exposed, outer)
         scope[_KEY] = seal
+        if outer is None:
+            keep_transport(scope, receive)
 
         async def sealed_send(message: Message) -> None:
             if seal.aborted and message["type"] == "http.response.body" and not message.get("more_body", False):

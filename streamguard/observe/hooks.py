@@ -24,14 +24,15 @@ Delivered = Literal["yes", "no", "unknown"]
 class Outcome:
     """How one stream ended.
 
-    `status` is the terminal's (`complete`, `failed`, `cancelled`, `stalled`, `shutdown`), or `gone` where
-    the reader left before there was one. `items` counts what the source yielded, `frames` and `bytes`
-    what the guard let through (terminal included), `sent` the bytes that the transport took, headers
-    excluded. `delivered` is `no` where the reader cannot have the whole (it left, or the stream did not
-    complete), `unknown` where the transport took everything: only a reader that acknowledges makes it
-    `yes`. `usage` is what the source reported so far, also where it did not finish. Times are seconds
-    on the driver's clock: `started` when the request came, then the first item, the first bytes, the
-    end; None for what never happened. `abandoned` says that the source did not stop in time.
+    `status` is the terminal's (`complete`, `failed`, `cancelled`, `stalled`, `shutdown`), or `gone`
+    where the reader left before there was one, `slow` where it took nothing until the write deadline.
+    `items` counts what the source yielded, `frames` and `bytes` what the guard let through (terminal
+    included), `sent` the bytes that the transport took, headers excluded. `delivered` is `no` where the
+    reader cannot have the whole (it left, did not read, or the stream did not complete), `unknown` where
+    the transport took everything: only a reader that acknowledges makes it `yes`. `usage` is what the
+    source reported so far, also where it did not finish. Times are seconds on the driver's clock:
+    `started` when the request came, then the first item, the first bytes, the end; None for what never
+    happened. `abandoned` says that the source did not stop in time.
     """
 
     status: str

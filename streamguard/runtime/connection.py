@@ -32,20 +32,25 @@ class Lost(Exception):
 
 
 class Connection(Generic[T]):
-    """Writes to one sink; `clock` is the stream's."""
+    """Writes to one sink; `clock` is the stream's, `limit` how long the reader may take nothing (None: for ever)."""
 
-    def __init__(self, sink: Sink[T], clock: Callable[[], float]) -> None:
+    def __init__(self, sink: Sink[T], clock: Callable[[], float], limit: float | None = None) -> None:
         self.opening: T | None = None  # the body's first bytes, made by the stage before it takes any item
         self.opened = False
         self.torn = False
         self.lost = False
+        self.slow = False  # the reader took nothing for too long: `lost` as well
         self.over = False
-        self._aborted = False
-        self.wrote = clock()  # when the last write began or ended
+        self._aborted = self._released = False
+        self.wrote = clock()  # when the last write began or ended, or a sign of life was due
         self.first_byte: float | None = None
         self.gone = anyio.Event()
         self._sink: Sink[T] = sink
         self._clock = clock
+        self.limit = limit
+        self._visible = True
+        self._left: int | None = 0  # what the socket had not taken at the last look, and since when it is that much
+        self._since = self.wrote
         self._scope: anyio.CancelScope | None = None
         self._claimed: anyio.Event | None = None
 
@@ -67,6 +72,35 @@ class Connection(Generic[T]):
     def leave(self) -> None:
         """The reader left: no write waits for it any longer."""
         self.gone.set()
+        if self._scope is not None:
+            self._scope.cancel()
+
+    def unsent(self) -> int | None:
+        """What the transport took and the socket did not, in bytes; None where nobody can see it."""
+        try:
+            return self._sink.unsent() if self._visible else None
+        except Exception as exc:
+            logger.warning("what a transport has not sent cannot be seen: %r", exc)
+            self._visible = False  # it would say so at every look
+            return None
+
+    def stuck(self, now: float, *, writing: bool) -> bool:
+        """Whether the reader took nothing for too long, as far as anybody can see. To be asked often.
+
+        Where what is unsent can be seen, it stayed the same for `limit` seconds; else one write lasts that long.
+        """
+        if self.limit is None:
+            return False
+        left = self.unsent()
+        if left is None:
+            return writing and now - self.wrote >= self.limit
+        if left != self._left:
+            self._left, self._since = left, now
+        return left > 0 and now - self._since >= self.limit
+
+    def give_up(self) -> None:
+        """The reader takes nothing: no write waits for it any longer."""
+        self.slow = self.lost = True
         if self._scope is not None:
             self._scope.cancel()
 
@@ -102,20 +136,40 @@ class Connection(Generic[T]):
         except Exception as exc:
             logger.warning("the transport could not abort a stream: %r", exc)
 
-    def kill(self) -> None:
-        """Once aborted: let the reader go now, because this task does not return yet."""
-        if self._aborted:
-            try:
-                self._sink.kill()
-            except Exception as exc:
-                logger.warning("the transport of an aborted stream could not be closed: %r", exc)
+    async def part(self) -> None:
+        """After the end: wait for the socket to take what is unsent, and drop a connection that takes nothing.
+
+        Nobody else would: a server closes behind what is unsent, which for a reader that does not read is never.
+        """
+        self.release()
+        pause = 0.01
+        while not self.slow and self.limit is not None and self.unsent():
+            await anyio.sleep(min(pause, self.limit / 4))
+            pause = min(2 * pause, 1.0)
+            if self.stuck(self._clock(), writing=False):
+                self.slow = self.lost = True
+                self._kill(drop=True)
+
+    def release(self) -> None:
+        """Once aborted: let the reader go now, because the task that serves it may not return yet."""
+        if self._aborted and not self._released:
+            self._released = True
+            self._kill(drop=self.slow)
+
+    def _kill(self, *, drop: bool) -> None:
+        try:
+            self._sink.kill(drop=drop)
+        except Exception as exc:
+            logger.warning("the transport of a stream that is over could not be closed: %r", exc)
 
     async def _write(self, write: Callable[[], Awaitable[None]]) -> None:
-        if self.gone.is_set():
+        if self.gone.is_set() or self.slow:
             self.lost = True
             raise Lost
+        deadline = float("inf") if self.limit is None else anyio.current_time() + self.limit
+        self.wrote = self._clock()
         try:
-            with anyio.CancelScope() as scope:
+            with anyio.CancelScope(deadline=deadline) as scope:
                 self._scope = scope
                 await write()
         except Exception as exc:
@@ -128,5 +182,6 @@ class Connection(Generic[T]):
         finally:
             self._scope = None
         if scope.cancelled_caught:
+            self.slow = self.slow or not self.gone.is_set()
             self.torn = self.lost = True
             raise Lost

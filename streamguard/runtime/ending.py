@@ -19,7 +19,7 @@ from streamguard.runtime.connection import Connection, Lost
 from streamguard.runtime.sink import Stage
 from streamguard.runtime.timing import Timing
 
-__all__ = ["GONE", "SHUTDOWN", "SHUTDOWN_LIMIT", "Ending", "Why"]
+__all__ = ["GONE", "SHUTDOWN", "SHUTDOWN_LIMIT", "SLOW", "Ending", "Why", "lost"]
 
 logger = logging.getLogger("streamguard")
 
@@ -36,8 +36,14 @@ class Why:
 
 
 GONE: Final = Why("gone", Failure("gone", "the reader left"))
+SLOW: Final = Why("slow", Failure("slow", "the reader took nothing for too long", True))
 SHUTDOWN: Final = Why("shutdown", Failure("shutdown", "the server is going away", True))
 SHUTDOWN_LIMIT: Final = 1.0  # seconds for the last bytes of a stream whose task was cancelled
+
+
+def lost(line: Connection[Any]) -> Why:
+    """Why a stream ends whose connection was lost."""
+    return SLOW if line.slow else GONE
 
 
 class Ending(Generic[T]):
@@ -65,7 +71,7 @@ class Ending(Generic[T]):
         why, line = self.why, self._line
         if why is GONE or line.over:
             return
-        if line.torn:
+        if line.torn or line.slow:
             self._tell()
             return
         if not line.opened and why is not None and (why.exception is not None or why is SHUTDOWN):
@@ -84,6 +90,10 @@ class Ending(Generic[T]):
     async def finish(self) -> None:
         """The last words, and how the connection ends after them."""
         await self.last_words()
+        await self._end_connection()
+        await self._line.part()
+
+    async def _end_connection(self) -> None:
         line = self._line
         if line.over or not line.opened:
             return

@@ -65,10 +65,15 @@ class Sink(Protocol[In]):
     async def abort(self) -> None:
         """End the connection so that no reader can take it for a clean end."""
 
-    def kill(self) -> bool:
-        """After `abort`: close the transport itself, now, behind what it took. False where it cannot be reached.
+    def unsent(self) -> int | None:
+        """How many bytes the transport took and its socket has not taken yet; None where that cannot be seen."""
+        ...
 
-        For a connection that otherwise would stay open until the task that serves it returns.
+    def kill(self, *, drop: bool) -> bool:
+        """Close the transport itself, now. False where it cannot be reached.
+
+        After `abort`, for a connection that otherwise would stay open until the task that serves it returns: behind
+        what the transport took. With `drop`, for a reader that does not read: without it, at any time.
         """
         ...
 

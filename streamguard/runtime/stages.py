@@ -18,6 +18,7 @@ from typing import Any, Generic, TypeVar, overload
 
 import anyio
 import anyio.abc
+import attrs
 
 from streamguard.core.cursor import Cursor
 from streamguard.core.errors import Failure, StreamAborted, StreamBroken, StreamClosed
@@ -139,11 +140,14 @@ class _HandOver(Generic[T]):
         await self._taken.wait()
 
     async def end(self) -> None:
-        self.kill()
+        self.kill(drop=False)
 
     abort = end
 
-    def kill(self) -> bool:
+    def unsent(self) -> int:
+        return 0  # who iterates takes its time
+
+    def kill(self, *, drop: bool) -> bool:
         self._over = True
         self._offered.set()
         return True
@@ -171,6 +175,8 @@ class _HandOver(Generic[T]):
 class StageStream(Generic[T]):
     """A source through some of the stages, as an async iterator. `outcome` is set when it is over.
 
+    Whoever iterates is waited for: the write deadline of `timing` is not this one's, but the server's that writes.
+
     Raises, after the last item: StreamAborted if the stages end in a guard and the terminal was not
     `complete`; else, if they make no frames, what the source raised, as in peek mode before anything was sent.
     """
@@ -185,7 +191,7 @@ class StageStream(Generic[T]):
     ) -> None:
         self._source = source if isinstance(source, TokenSource) else TokenSource(source)
         self._stage = stage
-        self._timing = timing
+        self._timing = attrs.evolve(timing, write=None)  # who iterates is waited for: it may do more than write
         self._on_end = on_end
         self._waiting: list[T] = []
         self._sink: _HandOver[Any] | None = None

@@ -25,16 +25,19 @@ def _not_negative(instance: object, attribute: attrs.Attribute[Any], value: floa
 class Timing:
     """A stream's time limits, in seconds.
 
-    `heartbeat`: silence after which a sign of life is sent (None: never); 15 s is under every idle limit
-    in common use. `stall`: how long the source may be silent before the stream ends as `stalled` (None:
-    for ever). `peek`: how long headers may wait for the first item, so that an early failure can still
-    become an HTTP status. `close`: how long the source may take to close before it is abandoned.
-    `linger`: how long a reader that was told of a failure is given to hang up by itself. `clock`: monotonic
-    seconds. Raises ValueError for a limit that is negative or no number, and for a heartbeat or stall of zero.
+    `heartbeat`: silence after which a sign of life is sent (None: never); 15 s is under every idle limit in
+    common use. `stall`: how long the source may be silent before the stream ends as `stalled` (None: for
+    ever). `write`: how long a reader may take nothing of what is written to it before the stream ends as
+    `slow` and its connection is dropped (None: for ever); kept to within a quarter. `peek`: how long headers
+    may wait for the first item, so that an early failure can still become an HTTP status. `close`: how long
+    the source may take to close before it is abandoned. `linger`: how long a reader that was told of a
+    failure is given to hang up by itself. `clock`: monotonic seconds. Raises ValueError for a limit that is
+    negative or no number, and for a heartbeat, stall or write of zero.
     """
 
     heartbeat: float | None = attrs.field(default=15.0, validator=_above_zero)
     stall: float | None = attrs.field(default=600.0, validator=_above_zero)
+    write: float | None = attrs.field(default=30.0, validator=_above_zero)
     peek: float = attrs.field(default=0.0, validator=_not_negative)
     close: float = attrs.field(default=5.0, validator=_not_negative)
     linger: float = attrs.field(default=0.25, validator=_not_negative)

@@ -110,7 +110,8 @@ class Wire:
         self.chunks: list[bytes] = []  # what was taken whole
         self.times: list[float] = []  # when each of them was taken
         self.overlaps = 0
-        self.kills = 0
+        self.kills = self.drops = 0
+        self.backlog: int | None = None  # what the socket has not taken
         self.torn = False  # a write was interrupted or refused
         self.wrong: list[str] = []
         self._slow = slow
@@ -135,8 +136,13 @@ class Wire:
     async def abort(self) -> None:
         await self._call("abort", None)
 
-    def kill(self) -> bool:
+    def unsent(self) -> int | None:
+        return self.backlog
+
+    def kill(self, *, drop: bool) -> bool:
         self.kills += 1
+        self.drops += drop
+        self.backlog = 0 if self.backlog is not None else None
         return True
 
     async def gone(self) -> None:

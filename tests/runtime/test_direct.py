@@ -261,7 +261,7 @@ async def test_a_source_may_be_silent_for_as_long_as_it_likes_without_a_limit() 
 
 
 async def test_a_slow_reader_is_no_silent_source() -> None:
-    served = await serve(Script("a", "b"), Wire(slow=60.0), stall=5.0).run()
+    served = await serve(Script("a", "b"), Wire(slow=20.0), stall=5.0).run()
     assert served.outcome.status == "complete"
 
 
@@ -770,6 +770,7 @@ def test_a_source_that_swallows_what_it_is_told_again_and_again_does_not_spin(ba
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_a_source_that_hides_a_cancellation_is_not_complete(backend: str, end: str) -> None:
     """It was told to stop, caught that and returned: half an answer, which looks like a whole one."""
+
     async def source() -> AsyncIterator[str]:
         yield "half an"
         try:

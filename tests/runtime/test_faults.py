@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import builtins
-import sys
 import threading
 from collections.abc import AsyncIterator
 from typing import Any
@@ -12,7 +11,7 @@ from typing import Any
 import anyio
 import pytest
 
-from streamguard.adapters.asgi import AsgiSink, GuardedAnswer
+from streamguard.adapters.asgi import GuardedAnswer
 from streamguard.core.dialect import Native
 from streamguard.core.errors import Failure, SourceFailed, StreamAborted, StreamClosed, failure_from
 from streamguard.core.flush import Immediate
@@ -137,38 +136,6 @@ def test_a_large_terminal_is_not_torn_off_by_the_kill() -> None:
         assert status_of(connection.rest()) == ("failed", False)
 
 
-class Transport:
-    def __init__(self) -> None:
-        self.calls: list[str] = []
-
-    def close(self) -> None:
-        self.calls.append("close")
-
-    def abort(self) -> None:
-        self.calls.append("abort")
-
-
-@pytest.mark.parametrize("way", ["method", "closure", "http/2", "no version", "no transport", "a file"])
-def test_only_a_transport_that_is_this_requests_alone_is_closed(way: str) -> None:
-    transport = Transport()
-
-    class Cycle:
-        def __init__(self) -> None:
-            self.transport: Any = {"no transport": None, "a file": sys.stdout}.get(way, transport)
-
-        async def receive(self) -> Any: ...
-
-    async def closure() -> Any: ...
-
-    versions = {"http/2": {"http_version": "2"}, "no version": {}}
-    scope = versions.get(way, {"http_version": "1.1"})
-    receive = closure if way == "closure" else Cycle().receive
-    sink = AsgiSink(scope, receive, None, 200, [])  # type: ignore[arg-type]
-    assert sink.kill() is (way == "method")
-    assert transport.calls == (["close"] if way == "method" else [])
-    assert not sys.stdout.closed
-
-
 async def test_only_an_aborted_connection_is_killed() -> None:
     served = await serve(Script("a")).run()
     assert served.wire.kills == 0
@@ -180,7 +147,7 @@ async def test_only_an_aborted_connection_is_killed() -> None:
 async def test_a_sink_that_raises_when_it_is_killed_harms_nothing(caplog: Any) -> None:
     served = serve(Script("a", OSError("no")))
 
-    def kill() -> bool:
+    def kill(*, drop: bool) -> bool:
         raise ConnectionError("the transport has no such thing")
 
     served.wire.kill = kill  # type: ignore[method-assign]
@@ -543,7 +510,7 @@ async def test_a_fault_of_the_driver_itself_is_an_outcome(where: str, monkeypatc
     def broken(*args: Any) -> Any:
         raise RuntimeError("a fault of ours")
 
-    monkeypatch.setattr(served.driver, where, broken)
+    monkeypatch.setattr(served.driver._watch if where == "_next_due" else served.driver, where, broken)
     outcome = await served.driver.run()
     assert served.hook.outcomes == [outcome]
     assert outcome.status == ("shutdown" if where == "_next_due" else "failed")  # the first, as others are cancelled

@@ -16,7 +16,7 @@ def test_the_defaults_stay_under_the_idle_limits_in_common_use() -> None:
     assert timing == DEFAULT_TIMING
     assert timing.heartbeat is not None
     assert timing.heartbeat < 20  # some content delivery networks wait 20 to 30 s
-    assert timing.stall == 600.0
+    assert (timing.stall, timing.write) == (600.0, 30.0)
     assert (timing.peek, timing.close, timing.linger) == (0.0, 5.0, 0.25)
 
 
@@ -25,10 +25,10 @@ def test_the_clock_is_monotonic() -> None:
 
 
 def test_never_has_a_name_of_its_own() -> None:
-    assert Timing(heartbeat=None, stall=None).heartbeat is None
+    assert Timing(heartbeat=None, stall=None, write=None).write is None
 
 
-@pytest.mark.parametrize("name", ["heartbeat", "stall"])
+@pytest.mark.parametrize("name", ["heartbeat", "stall", "write"])
 @pytest.mark.parametrize("value", [0, 0.0, -1.0, float("nan")])
 def test_a_limit_of_zero_is_no_way_to_say_never(name: str, value: float) -> None:
     """A heartbeat every 0 s would be a flood, and a source that is silent for 0 s is every source."""

@@ -1,0 +1,188 @@
+"""The clock of one connection: one timer for the earliest of heartbeat, flush, stall, peek and write deadline.
+
+Its watcher runs beside the driver for as long as the stream. The rules between the two:
+
+* The driver marks when it is *parked* in the source (`parked`, the time since when). Only then may the watcher
+  write, and it claims the connection for its write, so there is one write at a time.
+* A watcher that wants the driver's attention sets one flag, `attention`, which the hot loop reads once a token;
+  `late` is looked at before the driver parks. Deadlines cost that loop two time stamps.
+* The source's step is never timed out to get the clock back: that would destroy an async generator, lose its text
+  and look like a normal end. It is cancelled once, when the stream is over.
+* A reader that takes nothing can be told nothing: while its socket does not drain no sign of life is written, and
+  after the write deadline the stream ends as `slow`, wherever the driver is.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable
+from typing import Any, Final, Generic, TypeVar
+
+import anyio
+
+from streamguard.core.errors import Failure, failure_from
+from streamguard.runtime.connection import Connection, Lost
+from streamguard.runtime.ending import Ending, Why, lost
+from streamguard.runtime.patience import TICK, Patience
+from streamguard.runtime.sink import Stage
+from streamguard.runtime.timing import Timing
+
+__all__ = ["NEVER", "ClockWatch"]
+
+logger = logging.getLogger("streamguard")
+
+T = TypeVar("T", bytes, list[Any])
+NEVER: Final = float("inf")
+_LOOKS: Final = 4  # at a write, within its deadline: how exactly that is kept, and what a quiet stream pays for it
+
+
+class ClockWatch(Generic[T]):
+    """What the driver of one stream and its clock share."""
+
+    def __init__(
+        self, stage: Stage[T], line: Connection[T], end: Ending[T], patience: Patience, timing: Timing, *, name: str
+    ) -> None:
+        self.parked: float | None = None  # since when the driver waits for the source; None while it does not
+        self.attention = True  # something to look at after the next item; the first one is always looked at
+        self.late = False  # something to look at before the driver parks
+        self.rearm = anyio.Event()
+        self.armed = NEVER
+        self._words_due = NEVER  # when the reader is told, while the source closes
+        self._ticked = -NEVER
+        self._stage: Stage[T] = stage
+        self._line: Connection[T] = line
+        self._end: Ending[T] = end
+        self._patience = patience
+        self._timing = timing
+        self._clock = timing.clock
+        self._started = self._clock()
+        self._name = name
+
+    def stop(self, why: Why) -> None:
+        """End the stream: at once if the driver waits for the source, else after the write it is in."""
+        if self._end.why is not None or self._end.begun:
+            return
+        self._end.why = why
+        self.attention = self.late = True
+        self._patience.stop(self._clock())
+        self.rearm.set()
+        if self.parked is not None:
+            self._patience.scope.cancel()
+
+    def stop_now(self, why: Why) -> None:
+        """The same where nobody can be told any more: also in a write, and where another end was on its way."""
+        self.stop(why)
+        if not self._end.begun:
+            self._patience.scope.cancel()
+
+    def before_parking(self) -> bool:
+        """What the driver looks at between two items, where it is `late`; true if the stream is over."""
+        self.late = False
+        self.rearm.set()
+        return self._end.why is not None
+
+    def closing(self) -> float:
+        """The driver closes the source from now on: a clean-up that does not stop either is abandoned."""
+        self.parked = now = self._clock()
+        if not self._end.begun:
+            self._words_due = now  # the clean-up may take its time, and the reader need not wait for it
+        self.rearm.set()
+        return now
+
+    async def run(self, abandoned: Callable[[], Awaitable[None]]) -> None:
+        """Watch until cancelled, or until the source is given up, which `abandoned` is told."""
+        woken = -NEVER
+        while True:
+            self.rearm = anyio.Event()
+            self.armed = max(self._next_due(self._clock()), woken + TICK)
+            with anyio.move_on_after(max(0.0, self.armed - self._clock())):
+                await self.rearm.wait()
+            now = self._clock()
+            if now < self.armed:
+                continue
+            woken, due = now, self._next_due(now)
+            over = self._end.why is not None or self._end.begun
+            if not over and self._line.stuck(now, writing=self.parked is None):
+                self._line.give_up()
+                self.stop_now(lost(self._line))
+                continue
+            if (now := self._clock()) < due and self.parked is not None:
+                continue  # read once more: a policy may answer by a clock of its own
+            if self.parked is None:
+                await self._at_work()
+            elif not over:
+                await self._act(now)
+            elif await self._insist(now):
+                await abandoned()
+                return
+
+    def _next_due(self, now: float) -> float:
+        if self._end.why is not None or self._end.begun:
+            return min(self._words_due, self._patience.due)
+        due = self._next_look(now)
+        if not self._line.opened:
+            due = min(due, self._started + self._timing.peek)
+        elif self._timing.heartbeat is not None:
+            due = min(due, self._line.wrote + self._timing.heartbeat)
+        if self._timing.stall is not None:
+            due = min(due, (now if self.parked is None else self.parked) + self._timing.stall)
+        try:
+            flush = self._stage.deadline()
+            if flush is not None:
+                flush = min(NEVER, 0.0 + flush)  # what cannot be added to a float, or is too large for one, is no time
+        except Exception as exc:  # a user's policy
+            self.stop(Why("failed", failure_from(exc), exc))
+            return now
+        # One that the last tick did not move was answered: waking for it again would be a busy loop.
+        return due if flush is None or flush <= self._ticked else min(due, flush)
+
+    def _next_look(self, now: float) -> float:
+        limit = self._timing.write
+        return NEVER if limit is None else now + limit / _LOOKS
+
+    async def _at_work(self) -> None:
+        """The driver is in a write, or about to park: it wakes this watcher before it does."""
+        self.late = True
+        self.armed = NEVER
+        with anyio.move_on_after(max(0.0, self._next_look(self._clock()) - self._clock())):
+            await self.rearm.wait()
+
+    async def _act(self, now: float) -> None:
+        """What is due now, with the driver parked."""
+        stall, heartbeat = self._timing.stall, self._timing.heartbeat
+        if stall is not None and self.parked is not None and now - self.parked >= stall:
+            self.stop(Why("stalled", Failure("stalled", f"the source was silent for {stall:g} s", True)))
+            return
+        self.attention = True
+        with self._line.claim():
+            try:
+                if not self._line.opened:
+                    await self._line.open()
+                    return
+                self._ticked = now
+                out = self._stage.tick(now)
+                if not out and heartbeat is not None and now >= self._line.wrote + heartbeat:
+                    self._line.wrote = now  # also where none is written: it would be due for ever
+                    if not self._line.unsent():
+                        out = self._stage.heartbeat()
+                if out:
+                    await self._line.send(out)
+            except Lost:
+                self.stop(lost(self._line))
+            except Exception as exc:
+                self.stop(Why("failed", failure_from(exc), exc))
+
+    async def _insist(self, now: float) -> bool:
+        """The source was told to stop, or to close, and does not: the reader is told, and waits no longer.
+        True once the source is given up."""
+        if now >= self._words_due:
+            self._words_due = NEVER
+            with self._line.claim():
+                await self._end.last_words()
+            return False
+        if not self._patience.insist(now):
+            return False
+        logger.warning("stream %s: its source does not stop; it is abandoned", self._name)
+        with self._line.claim():
+            await self._end.finish()
+        return True

@@ -1,0 +1,186 @@
+"""Readers that do not read: which of them the server lets an application drop, over real sockets."""
+
+from __future__ import annotations
+
+import errno
+import socket
+import sys
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from streamguard.adapters.asgi import AsgiSink, GuardedAnswer, SealMiddleware
+from streamguard.adapters.transport import keep_transport, say_who_drops, transport_of
+from streamguard.observe.hooks import Outcome
+from streamguard.runtime.timing import Timing
+from tests.adapters.servers import Connection, Gate, serving, stack_params
+
+READERS = 20
+SMALL = 4096  # bytes of receive buffer: a reader that takes nothing soon fills what lies between
+
+
+class FakeTransport:
+    def __init__(self) -> None:
+        self.calls: list[str] = []
+
+    def close(self) -> None:
+        self.calls.append("close")
+
+    def abort(self) -> None:
+        self.calls.append("abort")
+
+    def get_write_buffer_size(self) -> int:
+        return 7
+
+    def get_extra_info(self, name: str) -> Any:
+        return None
+
+
+def cycle(transport: Any) -> Any:
+    """`receive` as uvicorn has it."""
+
+    class Cycle:
+        def __init__(self) -> None:
+            self.transport = transport
+
+        async def receive(self) -> Any: ...
+
+    return Cycle().receive
+
+
+async def closure() -> Any: ...
+
+
+@pytest.mark.parametrize("way", ["method", "closure", "http/2", "no version", "no transport", "a file"])
+@pytest.mark.parametrize("drop", [True, False])
+def test_only_a_transport_that_is_this_requests_alone_is_closed(way: str, drop: bool) -> None:
+    transport = FakeTransport()
+    receive = closure if way == "closure" else cycle({"no transport": None, "a file": sys.stdout}.get(way, transport))
+    scope = {"http/2": {"http_version": "2"}, "no version": {}}.get(way, {"http_version": "1.1"})
+    sink = AsgiSink(scope, receive, None, 200, [])  # type: ignore[arg-type]
+    reached = way == "method"
+    assert sink.reached is reached
+    assert sink.unsent() == (7 if reached else None)
+    assert sink.kill(drop=drop) is reached
+    assert transport.calls == (["abort" if drop else "close"] if reached else [])
+    assert not sys.stdout.closed
+
+
+def test_a_layer_that_wraps_receive_does_not_hide_what_the_seal_saw() -> None:
+    scope: dict[str, Any] = {"http_version": "1.1"}
+    keep_transport(scope, cycle(FakeTransport()))
+    assert transport_of(scope, closure) is not None
+
+
+def test_nothing_is_kept_where_there_is_nothing() -> None:
+    scope: dict[str, Any] = {"http_version": "1.1"}
+    keep_transport(scope, closure)
+    assert list(scope) == ["http_version"]
+
+
+@pytest.mark.parametrize(("reached", "level"), [(True, "INFO"), (False, "WARNING")])
+def test_what_becomes_of_such_readers_is_said_once(reached: bool, level: str, caplog: Any) -> None:
+    caplog.set_level("INFO", "streamguard")
+    say_who_drops.cache_clear()
+    for _ in range(3):
+        say_who_drops(reached, 30.0)
+    assert [record.levelname for record in caplog.records] == [level]
+    assert ("TCP_USER_TIMEOUT" in caplog.text) is not reached
+
+
+# ---- over real sockets ----------------------------------------------------------------------------
+
+
+async def flood() -> AsyncIterator[str]:
+    while True:
+        yield "x" * 10_000
+
+
+class App:
+    """Endless answers, and how they ended; wrapped, every layer has a `receive` of its own."""
+
+    def __init__(self, timing: Timing) -> None:
+        self.timing = timing
+        self.outcomes: list[Outcome] = []
+        self.all_over = Gate()
+
+    def ended(self, outcome: Outcome) -> None:
+        self.outcomes.append(outcome)
+        if len(self.outcomes) == READERS:
+            self.all_over.open()
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        async def wrapped() -> Any:
+            return await receive()
+
+        await GuardedAnswer(flood, timing=self.timing, on_end=self.ended)(scope, wrapped, send)
+
+
+@pytest.mark.parametrize("stack", stack_params())
+def test_no_reader_that_does_not_read_stays(stack: tuple[str, str]) -> None:
+    app = App(Timing(write=1.0))
+    with serving(SealMiddleware(app), http=stack[0], loop=stack[1]) as server:
+        readers = [server.connect(receive_buffer=SMALL) for _ in range(READERS)]
+        try:
+            for reader in readers:
+                reader.get()
+            app.all_over.wait()
+            assert {(outcome.status, outcome.delivered) for outcome in app.outcomes} == {("slow", "no")}
+            assert all(map(was_reset, readers))
+        finally:
+            for reader in readers:
+                reader.close()
+
+
+def was_reset(reader: Connection) -> bool:
+    """What lay in the socket can still be read, and then the connection is gone: no clean end."""
+    try:
+        reader.rest()
+    except ConnectionResetError:
+        return True
+    return False
+
+
+@pytest.mark.parametrize("stack", stack_params())
+def test_a_reader_that_is_slower_than_its_deadline_but_reads_gets_it_all(stack: tuple[str, str]) -> None:
+    """One frame that takes longer than the deadline to send: bytes move, so nobody is dropped."""
+    app = App(Timing(write=1.0))
+
+    async def long() -> AsyncIterator[str]:
+        yield "y" * 900_000
+        yield "z"
+
+    async def serve(scope: Any, receive: Any, send: Any) -> None:
+        await GuardedAnswer(long, timing=app.timing, on_end=app.ended)(scope, receive, send)
+
+    with serving(serve, http=stack[0], loop=stack[1]) as server, server.connect(receive_buffer=SMALL) as reader:
+        reader.get()
+        reader.socket.settimeout(10.0)
+        while b'"status":"complete"' not in reader.received[-2000:]:
+            piece = reader.socket.recv(16_384)
+            assert piece, "the connection ended"
+            reader.received += piece
+    assert reader.received.count(b"y" * 1000) == 900
+
+
+def test_the_system_drops_such_readers_where_a_server_lets_nobody_reach_its_transport() -> None:
+    """TCP_USER_TIMEOUT on the listening socket holds for every connection that it accepts."""
+    option = getattr(socket, "TCP_USER_TIMEOUT", None)
+    if option is None:
+        pytest.skip("TCP_USER_TIMEOUT is Linux's")
+    with socket.socket() as listening:
+        listening.setsockopt(socket.IPPROTO_TCP, option, 500)
+        listening.bind(("127.0.0.1", 0))
+        listening.listen()
+        with socket.socket() as reader:
+            reader.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, SMALL)
+            reader.connect(listening.getsockname())
+            accepted, _ = listening.accept()
+            with accepted:
+                accepted.settimeout(20.0)
+                accepted.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SMALL)
+                with pytest.raises(OSError) as caught:  # noqa: PT011
+                    while True:
+                        accepted.sendall(b"x" * 10_000)
+                assert caught.value.errno == errno.ETIMEDOUT  # the test's own limit would bear no number

@@ -1,0 +1,221 @@
+"""The write deadline: a reader that does not read ends its stream, a slow one does not.
+
+In virtual time. `Wire.backlog` is what a transport took and its socket did not; None where a server does not show it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import anyio
+import pytest
+
+from streamguard.core.flush import EveryTokens, Within, any_of
+from streamguard.runtime.watch import NEVER
+from tests.runtime.fakes import Hook, Script, Served, Wire, serve
+
+pytestmark = pytest.mark.anyio
+
+LIMIT = 8.0
+EXACT = LIMIT / 4  # how exactly the deadline is kept
+
+
+def deaf(*, backlog: int | None, after: int = 2) -> Wire:
+    """A connection whose reader takes nothing after so many writes: the next one waits for ever."""
+    wire = Wire()
+
+    async def on_send(number: int, data: bytes) -> None:
+        if number > after:
+            wire.backlog = backlog
+            await anyio.Event().wait()
+
+    wire._on_send = on_send
+    return wire
+
+
+def dropped(served: Served, *, at: float) -> None:
+    """The stream ended as slow, at that time, and its connection was dropped."""
+    outcome = served.outcome
+    assert (outcome.status, outcome.delivered) == ("slow", "no")
+    assert outcome.failure is not None
+    assert outcome.failure.code == "slow"
+    assert at <= outcome.ended - outcome.started <= at + EXACT
+    assert (served.wire.kills, served.wire.drops) == (1, 1)
+    assert served.wire.calls[-1] == "abort"
+
+
+@pytest.mark.parametrize("backlog", [None, 70_000])
+async def test_a_write_that_nothing_is_taken_of_ends_the_stream(backlog: int | None) -> None:
+    source = Script("a", "b", "c", "d", "e")
+    served = await serve(source, deaf(backlog=backlog), write=LIMIT, stall=None, heartbeat=None).run()
+    dropped(served, at=LIMIT)
+    assert (source.steps, source.closes) == (2, 1)
+
+
+async def test_the_deadline_is_of_this_write_and_not_of_the_silence_before_it() -> None:
+    served = serve(Script("a", 50.0, "b", "c"), deaf(backlog=None), write=LIMIT, stall=None, heartbeat=None)
+    await served.run()
+    dropped(served, at=50.0 + LIMIT)
+
+
+async def test_a_stream_that_is_not_read_at_all_ends_too() -> None:
+    """The headers are the first write that waits."""
+    wire = Wire(on_start=anyio.Event().wait)
+    source = Script("a")
+    served = await serve(source, wire, write=LIMIT).run()
+    assert served.outcome.status == "slow"
+    assert (source.steps, wire.drops) == (0, 1)
+
+
+@pytest.mark.parametrize("policy", [None, any_of(EveryTokens(100), Within(0.5))])
+async def test_a_reader_that_takes_a_little_now_and_then_is_waited_for(policy: Any) -> None:
+    """Longer than the deadline, for one write: what counts is whether anything moves."""
+    wire = Wire()
+
+    async def on_send(number: int, data: bytes) -> None:
+        if number == 2:
+            for left in range(10, -1, -1):
+                wire.backlog = left
+                await anyio.sleep(LIMIT / 2)
+
+    wire._on_send = on_send
+    wire.backlog = 0
+    served = await serve(Script("a", "b", "c"), wire, policy=policy, write=LIMIT, stall=None).run()
+    assert served.outcome.status == "complete"
+    assert served.outcome.ended >= 5 * LIMIT
+    assert wire.kills == 0
+
+
+async def test_without_a_deadline_a_reader_is_waited_for() -> None:
+    wire = Wire(slow=lambda number, data: 10_000.0 if number == 2 else 0.0)
+    served = await serve(Script("a", "b"), wire, write=None).run()
+    assert served.outcome.status == "complete"
+
+
+# ---- what the clock writes ------------------------------------------------------------------------
+
+
+def beating(backlog: int) -> tuple[Wire, Callable[[], None]]:
+    wire = Wire()
+
+    def fill() -> None:
+        wire.backlog = backlog
+
+    return wire, fill
+
+
+async def test_signs_of_life_pause_while_the_socket_does_not_drain() -> None:
+    wire, fill = beating(500)
+
+    def drain() -> None:
+        wire.backlog = 0
+
+    served = serve(Script("a", fill, 4.5, drain, 3.0, "b"), wire, heartbeat=1.0, write=None)
+    await served.run()
+    beats = [time for time, chunk in zip(wire.times, wire.chunks, strict=True) if b": hb " in chunk]
+    assert beats == [5.0, 6.0, 7.0]
+
+
+async def test_a_silent_source_does_not_hide_a_reader_that_takes_nothing() -> None:
+    wire, fill = beating(500)
+    source = Script("a", fill, anyio.Event())
+    served = await serve(source, wire, heartbeat=1.0, write=LIMIT, stall=None).run()
+    dropped(served, at=LIMIT)
+    assert source.cancels == 1
+
+
+async def test_a_flush_that_waits_for_the_reader_ends_at_the_deadline_too() -> None:
+    policy = any_of(EveryTokens(100), Within(0.5))
+    source = Script("a", anyio.Event())
+    served = serve(source, deaf(backlog=70_000, after=1), policy=policy, heartbeat=None, write=LIMIT, stall=None)
+    await served.run()
+    assert served.outcome.status == "slow"
+    assert (source.closes, served.wire.drops) == (1, 1)
+
+
+async def test_last_words_that_nobody_takes_are_given_up() -> None:
+    wire = deaf(backlog=70_000, after=2)
+    served = await serve(Script("a", "b"), wire, write=LIMIT).run()
+    assert served.outcome.delivered == "no"
+    assert served.outcome.ended - served.outcome.started <= LIMIT + EXACT
+    assert wire.drops == 1
+
+
+# ---- after the end --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("ending", ["complete", "failed"])
+async def test_a_stream_that_is_over_keeps_its_task_until_its_bytes_left(ending: str) -> None:
+    wire, fill = beating(500)
+    drained = anyio.Event()
+
+    async def drain() -> None:
+        await anyio.sleep(20.0)
+        wire.backlog = 400
+        await anyio.sleep(20.0)
+        wire.backlog = 0
+        drained.set()
+
+    script = ["a", fill, *([OSError("no")] if ending == "failed" else [])]
+    served = serve(Script(*script), wire, write=30.0)
+
+    def kill(*, drop: bool) -> bool:
+        assert not drop
+        return True
+
+    wire.kill = kill  # type: ignore[method-assign]
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(drain)
+        await served.run()
+        assert drained.is_set()
+    assert served.outcome.status == ending
+    assert served.outcome.delivered == ("unknown" if ending == "complete" else "no")
+
+
+@pytest.mark.parametrize("ending", ["complete", "failed"])
+async def test_a_stream_that_is_over_and_not_read_is_dropped_and_was_not_delivered(ending: str) -> None:
+    wire, fill = beating(500)
+    kills: list[bool] = []
+
+    def kill(*, drop: bool) -> bool:
+        kills.append(drop)
+        return True
+
+    wire.kill = kill  # type: ignore[method-assign]
+    script = ["a", fill, *([OSError("no")] if ending == "failed" else [])]
+    served = await serve(Script(*script), wire, write=LIMIT, linger=0.0).run()
+    assert (served.outcome.status, served.outcome.delivered) == (ending, "no")
+    assert kills == ([True] if ending == "complete" else [False, True])
+    assert LIMIT <= served.outcome.ended - served.outcome.started <= LIMIT + EXACT
+
+
+async def test_a_transport_that_cannot_be_looked_at_harms_nothing(caplog: Any) -> None:
+    wire = Wire()
+
+    def unsent() -> int:
+        raise ConnectionError("no such thing")
+
+    wire.unsent = unsent  # type: ignore[method-assign]
+    served = await serve(Script("a", 2.5, "b"), wire, heartbeat=1.0).run()
+    assert served.outcome.status == "complete"
+    assert wire.beats == 2
+    assert caplog.text.count("cannot be seen") == 1
+
+
+async def test_the_clock_of_a_quiet_stream_wakes_a_few_times_a_deadline(monkeypatch: Any) -> None:
+    served = serve(Script("a", 80.0, "b"), Wire(), heartbeat=None, stall=None, write=LIMIT)
+    wakes = []
+    monkeypatch.setattr(served.driver._line, "stuck", lambda now, writing: wakes.append(now))
+    await served.run()
+    assert 30 <= len(wakes) <= 45  # four a deadline, and a few for what the driver did
+
+
+def test_never_is_later_than_any_time() -> None:
+    assert NEVER > 1e308
+
+
+async def test_the_outcome_of_a_dropped_reader_is_reported_once() -> None:
+    hook = Hook()
+    await serve(Script("a", "b", "c"), deaf(backlog=1), hook=hook, write=LIMIT).run()
+    assert [outcome.status for outcome in hook.outcomes] == ["slow"]
