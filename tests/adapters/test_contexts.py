@@ -48,7 +48,7 @@ class Behaving:
     def script(self) -> list[Any]:
         if self.ending == "failed":
             return ["a ", "b ", RuntimeError("the model broke")]
-        return ["a ", "b ", self.gate, "c ", "d "] if self.ending == "complete" else ["a ", "b ", self.gate]
+        return ["a ", "b ", self.gate, "c ", "d "]
 
     def read(self, server: Server) -> None:
         """Ask for the stream, and make it end as it is to."""
