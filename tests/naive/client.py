@@ -1,4 +1,4 @@
-"""Readers of SSE as they are usually written: EOF is success, and lines are whatever `splitlines` says."""
+"""A reader of SSE as it is usually written: EOF is success, and lines are whatever `splitlines` says of a chunk."""
 
 from __future__ import annotations
 
@@ -6,7 +6,13 @@ from collections.abc import Iterable, Iterator
 
 import attrs
 
-__all__ = ["Answer", "blocks", "events", "read"]
+from streamguard.testing.decoders import ChunkLines, EofIsSuccess, LineFeedOnly
+
+__all__ = ["Answer", "Client", "blocks", "events", "read"]
+
+
+class Client(ChunkLines, EofIsSuccess):
+    """Both faults in one."""
 
 
 @attrs.define
@@ -19,27 +25,24 @@ class Answer:
 
 def events(chunks: Iterable[bytes]) -> Iterator[str]:
     """The data of each `data:` line; each chunk is decoded and cut into lines by itself."""
+    client = Client()
     for chunk in chunks:
-        for line in chunk.decode(errors="replace").splitlines():
-            if line.startswith("data: "):
-                yield line[6:]
+        for event in client.feed(chunk):
+            yield event.data
 
 
 def blocks(body: bytes) -> list[str]:
     """The data of each block, as clients read it that split the whole body on a blank line (LF only)."""
-    found = []
-    for block in body.decode().split("\n\n"):
-        lines = [line[6:] for line in block.split("\n") if line.startswith("data: ")]
-        if lines:
-            found.append("\n".join(lines))
-    return found
+    return [event.data for event in LineFeedOnly().feed(body)]
 
 
 def read(chunks: Iterable[bytes]) -> Answer:
     """The text of an answer whose data is plain text."""
-    answer = Answer()
+    client = Client()
+    text = ""
     for data in events(chunks):
         if data == "[DONE]":
             break
-        answer.text += data
-    return answer
+        text += data
+    client.end()
+    return Answer(text, client.complete)
