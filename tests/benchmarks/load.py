@@ -1,0 +1,115 @@
+"""Many readers of one server, in one process: what came, and how long each token was on its way.
+
+A token bears the time at which it was yielded, in nanoseconds of CLOCK_MONOTONIC, which is the same clock in every
+process of a machine. The readers do nothing but look at the clock and for those stamps.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import statistics
+import time
+from typing import Any, Final
+
+import attrs
+import httpx
+
+__all__ = ["STAMP", "Load", "ask", "hold", "stamp", "stream"]
+
+STAMP: Final = re.compile(rb"@(\d{20})@")
+_LIMIT: Final = 120.0  # seconds after which a run has failed
+
+
+def stamp() -> str:
+    """A token that says when it was yielded."""
+    return f"@{time.monotonic_ns():020d}@"
+
+
+@attrs.define
+class Load:
+    """What all readers of one run got: tokens, body and framing in bytes, microseconds from `yield` to the reader."""
+
+    tokens: int = 0
+    received: int = 0
+    delays: list[float] = attrs.field(factory=list)
+
+    @property
+    def median(self) -> float:
+        return statistics.median(self.delays)
+
+
+class _Reader(asyncio.Protocol):
+    """Asks once; `first` is set when a token came, `over` when the connection ended."""
+
+    def __init__(self, path: str, load: Load, *, close: bool) -> None:
+        loop = asyncio.get_running_loop()
+        self.first: asyncio.Future[None] = loop.create_future()
+        self.over: asyncio.Future[None] = loop.create_future()
+        self._path = path
+        self._load = load
+        self._close = "connection: close\r\n" if close else ""
+        self.transport: asyncio.Transport | None = None
+
+    def connection_made(self, transport: Any) -> None:
+        self.transport = transport
+        transport.write(f"GET {self._path} HTTP/1.1\r\nhost: localhost\r\n{self._close}\r\n".encode())
+
+    def data_received(self, data: bytes) -> None:
+        now = time.monotonic_ns()
+        load = self._load
+        load.received += len(data)
+        for found in STAMP.findall(data):
+            load.tokens += 1
+            load.delays.append((now - int(found)) / 1e3)
+        if load.tokens and not self.first.done():
+            self.first.set_result(None)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if not self.over.done():
+            self.over.set_result(None)
+        if not self.first.done():
+            self.first.set_exception(ConnectionError("the connection ended before the first token"))
+
+
+async def _connect(port: int, path: str, load: Load, *, close: bool) -> _Reader:
+    loop = asyncio.get_running_loop()
+    _, reader = await loop.create_connection(lambda: _Reader(path, load, close=close), "127.0.0.1", port)
+    return reader
+
+
+def stream(port: int, path: str, readers: int) -> Load:
+    """So many readers at once, each to the end of its answer."""
+
+    async def run() -> Load:
+        load = Load()
+        started = [await _connect(port, path, load, close=True) for _ in range(readers)]
+        await asyncio.wait_for(asyncio.gather(*(reader.over for reader in started)), _LIMIT)
+        return load
+
+    return asyncio.run(run())
+
+
+def hold(port: int, path: str, readers: int, question: str) -> float:
+    """What the server answers to `question` while so many readers have had their first token and wait."""
+
+    async def run() -> float:
+        held = [await _connect(port, path, Load(), close=False) for _ in range(readers)]
+        await asyncio.wait_for(asyncio.gather(*(reader.first for reader in held)), _LIMIT)
+        answer = await _ask(port, question)
+        for reader in held:
+            assert reader.transport is not None
+            reader.transport.abort()
+        return answer
+
+    return asyncio.run(run())
+
+
+def ask(port: int, question: str) -> float:
+    """A number that the server knows."""
+    return asyncio.run(_ask(port, question))
+
+
+async def _ask(port: int, question: str) -> float:
+    async with httpx.AsyncClient(timeout=_LIMIT) as client:
+        return float((await client.get(f"http://127.0.0.1:{port}{question}")).text)
