@@ -23,6 +23,7 @@ import threading
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from typing import Any
 
+from streamguard.adapters.seal import Receive, Scope, Send
 from streamguard.core.errors import StreamClosed
 from streamguard.runtime.buffer import Buffer
 from streamguard.runtime.push import PushSource
@@ -36,6 +37,7 @@ __all__ = [
     "CloseOnly",
     "CloseOnlyAsync",
     "Source",
+    "Told",
     "join_threads",
     "place",
     "source_threads",
@@ -195,13 +197,6 @@ class Source:
         except StreamClosed:
             pass
 
-    @property
-    def settled(self) -> bool:
-        """Whether it was closed once, where it was stepped. A push source that was finished needs no closing."""
-        if self.kind == "push":
-            return len(self.closes) <= 1
-        return len(self.closes) == 1 and set(self.places) <= set(self.closes)
-
 
 class _AsyncSteps:
     def __init__(self, source: Source) -> None:
@@ -249,3 +244,23 @@ class _Steps:
 
     def close(self) -> None:
         self._source.close()
+
+
+class Told:
+    """An ASGI application round another one, that opens a gate once the server said that the reader is gone.
+
+    What blocks in a thread cannot be interrupted; it goes on when the driver was told.
+    """
+
+    def __init__(self, app: Callable[[Scope, Receive, Send], Any], gate: Gate) -> None:
+        self.app = app
+        self.gate = gate
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        async def noting() -> Any:
+            message = await receive()
+            if message["type"] == "http.disconnect":
+                asyncio.get_running_loop().call_later(0.05, self.gate.open)
+            return message
+
+        await self.app(scope, noting, send)

@@ -29,7 +29,7 @@ from streamguard.runtime.buffer import Buffer
 from streamguard.runtime.source import TokenSource
 from streamguard.runtime.timing import Timing
 from tests.adapters.asgi_apps import Ends, exchange
-from tests.adapters.kinds import KINDS, SYNC, VARIABLE, CloseOnly, CloseOnlyAsync, Source, join_threads, place
+from tests.adapters.kinds import KINDS, SYNC, VARIABLE, CloseOnly, CloseOnlyAsync, Source, Told, join_threads, place
 from tests.adapters.leaving import settled
 from tests.adapters.servers import Gate, Server, serving
 
@@ -61,26 +61,6 @@ class Behaving:
             if self.ending == "complete":
                 self.gate.open()
                 connection.until(b"event: end")
-
-
-class Told:
-    """An ASGI application round another one, that opens a gate once the server said that the reader is gone.
-
-    What blocks in a thread cannot be interrupted; it goes on when the driver was told.
-    """
-
-    def __init__(self, app: Callable[[Scope, Receive, Send], Any], gate: Gate) -> None:
-        self.app = app
-        self.gate = gate
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        async def noting() -> Any:
-            message = await receive()
-            if message["type"] == "http.disconnect":
-                asyncio.get_running_loop().call_later(0.05, self.gate.open)
-            return message
-
-        await self.app(scope, noting, send)
 
 
 # ---- context variables --------------------------------------------------------------------------

@@ -28,9 +28,9 @@ from streamguard.runtime.buffer import Buffer
 from streamguard.runtime.push import PushSource
 from streamguard.runtime.timing import Timing
 from tests.adapters.asgi_apps import Ends, Response, exchange
-from tests.adapters.kinds import join_threads, place, start_engine
+from tests.adapters.kinds import Told, join_threads, place, start_engine
 from tests.adapters.servers import Gate, serving
-from tests.adapters.test_contexts import ENDINGS, Behaving, Told
+from tests.adapters.test_contexts import ENDINGS, Behaving
 
 QUICK = Timing(linger=0.05)
 VERSION = tuple(map(int, fastapi.__version__.split(".")[:2]))
