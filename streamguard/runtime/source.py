@@ -5,6 +5,12 @@ an awaitable of one (a model that is still loading), or a function that returns 
 started when a TokenSource is made: `open` resolves the producer, so that headers and heartbeats can leave
 while a model loads.
 
+What is an async iterable and an awaitable (a database cursor) is iterated. An awaitable that is a *sync* iterable
+too is awaited: asyncio's futures and tasks are that, and iterating one that is done gives nothing.
+
+A generator gives its items once. One that is exhausted, or that another source reads, would be an empty answer
+that looks whole, or every other item of it: it is refused, and never closed on behalf of the one that was refused.
+
 Closing tries what the producer has: `aclose`, then `close`, sync or async, first on the iterator and
 then on the iterable it came from (SDK streams keep their connection in the iterable). It happens in the
 task that drove the source, because an async generator may hold a cancel scope or a context variable
@@ -21,12 +27,14 @@ import inspect
 from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from types import TracebackType
 from typing import Any, Final
+from weakref import WeakSet
 
 from streamguard.core.errors import StreamClosed
 from streamguard.core.items import Item
 from streamguard.runtime.ahead import AheadIterator
 from streamguard.runtime.buffer import Buffer
 from streamguard.runtime.closing import close
+from streamguard.runtime.push import PushSource
 from streamguard.runtime.threads import ThreadIterator
 
 __all__ = ["Producer", "TokenSource"]
@@ -39,6 +47,9 @@ _ADVICE = "give a generator or an iterable, async or not, an awaitable of one, o
 # A function of an awaitable of a function … is resolved so far: one that returns itself would never end.
 _MAX_STEPS: Final = 8
 
+# What gives its items once and was given to a source that was opened, or closed. Other iterators may begin anew.
+_taken: Final[WeakSet[Any]] = WeakSet()
+
 
 class TokenSource:
     """A producer's items, as an async iterator that closes its producer for sure.
@@ -47,12 +58,14 @@ class TokenSource:
             async for item in items: ...
 
     `buffer` lets the producer run ahead of the network by so much; a sync producer always has one. Raises
-    TypeError for what is no producer.
+    TypeError for what is no producer, ValueError for a generator that is exhausted, and for a generator,
+    PushSource or TokenSource that another source reads or has read.
     """
 
     def __init__(self, producer: Producer, *, buffer: Buffer | None = None) -> None:
         if not (_is_iterable(producer) or inspect.isawaitable(producer) or callable(producer)):
             raise TypeError(f"{type(producer).__name__} is no source: {_ADVICE}")
+        _refuse_spent(producer)
         self._producer: Any = producer
         self._buffer = buffer
         self._context = contextvars.copy_context()  # for a thread: that of whoever made the source
@@ -63,14 +76,22 @@ class TokenSource:
     async def open(self) -> AsyncIterator[Item]:
         """Resolve the producer and return its iterator.
 
-        Raises StreamClosed the second time: two readers of one iterator would each get every other item.
+        Raises StreamClosed the second time: two readers of one iterator would each get every other item. Raises
+        TypeError and ValueError, as the constructor does, for what an awaitable or a function gave.
         """
         if self._closed:
             raise StreamClosed("the source is closed")
         if self._opened:
             raise StreamClosed("a source is opened once")
         self._opened = True
-        self._iterator = self._iterate(await self._resolved())
+        producer = await self._resolved()
+        try:
+            _refuse_spent(producer)
+        except ValueError:
+            self._producer = None  # another's: closing it would end that one's answer early, and cleanly
+            raise
+        _take(producer)
+        self._iterator = self._iterate(producer)
         # Some iterators are no iterables: they can be stepped, and not looped over.
         return self._iterator if isinstance(self._iterator, AsyncIterable) else self
 
@@ -109,6 +130,9 @@ class TokenSource:
             return
         self._closed = True
         producer, iterator = self._producer, self._iterator
+        if iterator is None and _is_taken(producer):
+            return  # another source has opened it meanwhile
+        _take(producer)
         if iterator is None and _is_iterable(producer) and not isinstance(producer, AsyncIterable):
             iterator = self._iterate(producer)  # which closes it on a thread
         try:
@@ -134,4 +158,34 @@ def _is_iterable(producer: Any) -> bool:
     """Whether it yields items: text and mappings can be iterated too, and are items themselves."""
     if isinstance(producer, AsyncIterable):
         return True
+    if inspect.isawaitable(producer):
+        return False
     return isinstance(producer, Iterable) and not isinstance(producer, (str, bytes, bytearray, Mapping, type))
+
+
+def _gives_once(producer: Any) -> bool:
+    own = isinstance(producer, (PushSource, TokenSource))
+    return own or inspect.isasyncgen(producer) or inspect.isgenerator(producer)
+
+
+def _take(producer: Any) -> None:
+    """Note that a source has `producer` for itself."""
+    if _gives_once(producer):
+        _taken.add(producer)
+
+
+def _is_taken(producer: Any) -> bool:
+    return _gives_once(producer) and producer in _taken
+
+
+def _refuse_spent(producer: Any) -> None:
+    """Raise ValueError for what has no items left, or none for a second reader, where that can be known."""
+    if inspect.isasyncgen(producer):
+        kind, over, runs = "async generator", producer.ag_frame is None, producer.ag_running
+    elif inspect.isgenerator(producer):
+        kind, over, runs = "generator", producer.gi_frame is None, producer.gi_running
+    else:
+        kind, over, runs = type(producer).__name__, False, False
+    if over or runs or _is_taken(producer):
+        state = "exhausted" if over else "running" if runs else "read by another stream, or was"
+        raise ValueError(f"this {kind} is already {state}: make a new one for each request")

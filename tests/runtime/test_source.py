@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import functools
+import types
 from collections.abc import AsyncIterator, Callable
+from collections.abc import Iterator as SyncIterator
 from typing import Any
 from unittest import mock
 
@@ -13,6 +16,7 @@ import pytest
 from streamguard.core.errors import StreamClosed
 from streamguard.core.items import Block
 from streamguard.runtime.buffer import Buffer
+from streamguard.runtime.push import PushSource
 from streamguard.runtime.source import TokenSource
 from tests.runtime.fakes import Script, serve, task_id
 
@@ -310,3 +314,172 @@ async def test_a_raised_exception_comes_out_of_the_iterator() -> None:
         assert await items.__anext__() == "a"
         with pytest.raises(ValueError, match="no"):
             await items.__anext__()
+
+
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+@pytest.mark.parametrize("done", [True, False])
+async def test_a_task_is_awaited_and_not_iterated(done: bool) -> None:
+    """A future has `__iter__` too, for the sake of old coroutines: a finished one would be an empty answer."""
+
+    async def load() -> AsyncIterator[str]:
+        return generate()
+
+    task = asyncio.ensure_future(load())
+    if done:
+        await task
+    async with TokenSource(task) as items:
+        assert [item async for item in items] == ["a", "b"]
+
+
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+async def test_a_future_of_no_producer_is_refused_when_it_is_opened() -> None:
+    future: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+    future.set_result("the answer")
+    with pytest.raises(TypeError, match="the source became str"):
+        await TokenSource(future).open()
+
+
+async def test_a_step_of_a_generator_is_awaited_and_not_iterated() -> None:
+    generator = generate()
+    with pytest.raises(TypeError, match="the source became str"):
+        await TokenSource(generator.__anext__()).open()
+    await generator.aclose()  # type: ignore[attr-defined]
+
+
+async def test_an_old_coroutine_is_awaited_and_not_iterated() -> None:
+    @types.coroutine
+    def load() -> Any:
+        yield from anyio.lowlevel.checkpoint().__await__()
+        return generate()
+
+    async with TokenSource(load()) as items:
+        assert [item async for item in items] == ["a", "b"]
+
+
+async def test_what_can_be_iterated_and_awaited_is_iterated() -> None:
+    """As database cursors and pages of an API are: to await them gives something else, or only the first page."""
+
+    class Pages(GeneratorMethod):
+        def __await__(self) -> Any:
+            raise AssertionError
+
+    async with TokenSource(Pages()) as items:
+        assert [item async for item in items] == ["a", "b"]
+
+
+A, B = Block("a"), Block("b")  # a thread hands over texts that wait as one
+
+
+async def blocks() -> AsyncIterator[Block]:
+    yield A
+    yield B
+
+
+def blocks_sync() -> SyncIterator[Block]:
+    yield A
+    yield B
+
+
+def pushed() -> PushSource:
+    source = PushSource()
+    source.put(A)
+    source.put(B)
+    source.finish()
+    return source
+
+
+ONE_SHOT = {
+    "async generator": blocks,
+    "generator": blocks_sync,
+    "source": lambda: TokenSource(blocks()),
+    "push source": pushed,
+}
+
+
+@each(ONE_SHOT)
+@pytest.mark.parametrize("wrapped", [False, True], ids=["given", "made by a function"])
+async def test_a_source_that_was_read_is_no_empty_answer(make: Callable[[], Any], wrapped: bool) -> None:
+    one = make()
+    async with TokenSource(one) as items:
+        assert [item async for item in items] == [A, B]
+    with pytest.raises(ValueError, match="make a new one for each request"):
+        await TokenSource((lambda: one) if wrapped else one).open()
+
+
+async def test_a_generator_that_somebody_else_read_is_no_empty_answer() -> None:
+    spent, spent_sync = blocks(), blocks_sync()
+    assert [item async for item in spent] == list(spent_sync)
+    for one in (spent, spent_sync):
+        with pytest.raises(ValueError, match="generator is already exhausted: make a new one"):
+            TokenSource(one)
+
+
+async def test_a_generator_that_runs_is_refused() -> None:
+    asked: list[str] = []
+
+    def itself() -> SyncIterator[str]:
+        with pytest.raises(ValueError, match="generator is already running: make a new one"):
+            TokenSource(one)
+        asked.append("sync")
+        yield "a"
+
+    async def itself_async() -> AsyncIterator[str]:
+        with pytest.raises(ValueError, match="generator is already running: make a new one"):
+            TokenSource(other)
+        asked.append("async")
+        yield "a"
+
+    one, other = itself(), itself_async()
+    assert list(one) == [item async for item in other]
+    assert asked == ["sync", "async"]
+
+
+async def test_a_generator_whose_first_item_was_taken_by_hand_gives_the_others() -> None:
+    one = blocks()
+    assert await one.__anext__() == A
+    async with TokenSource(one) as items:
+        assert [item async for item in items] == [B]
+
+
+@each(ONE_SHOT)
+@pytest.mark.parametrize("early", [True, False], ids=["made before", "made after"])
+async def test_a_second_reader_is_refused_and_takes_nothing_from_the_first(
+    make: Callable[[], Any], early: bool
+) -> None:
+    """To close what it was refused would end the first reader's answer early, and cleanly."""
+    one = make()
+    first = TokenSource(one)
+    second = TokenSource(one if early else lambda: one)
+    unread = TokenSource(one)
+    assert await first.__anext__() == A
+    with pytest.raises(ValueError, match="make a new one for each request"):
+        TokenSource(one)
+    with pytest.raises(ValueError, match="make a new one for each request"):
+        await second.open()
+    await second.aclose()
+    await unread.aclose()
+    assert [item async for item in first] == [B]
+    await first.aclose()
+
+
+@each(ONE_SHOT)
+async def test_one_that_was_closed_unread_is_spent_too(make: Callable[[], Any]) -> None:
+    one = make()
+    await TokenSource(one).aclose()
+    with pytest.raises(ValueError, match="make a new one for each request"):
+        TokenSource(one)
+
+
+async def test_an_iterable_serves_any_number_of_answers() -> None:
+    again = GeneratorMethod()
+    for producer in (again, again, ["a", "b"], ["a", "b"]):
+        async with TokenSource(producer) as items:
+            assert "".join([str(item) async for item in items]) == "ab"
+
+
+async def test_a_stream_of_a_spent_source_fails_and_says_why(caplog: pytest.LogCaptureFixture) -> None:
+    one = generate()
+    await serve(TokenSource(one)).run()
+    served = await serve(TokenSource(lambda: one)).run()
+    assert served.outcome.status == "failed"
+    assert "make a new one for each request" in caplog.text
