@@ -9,6 +9,7 @@ import asyncio
 import threading
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import anyio
@@ -25,7 +26,10 @@ from streamguard.adapters.asgi import GuardedAnswer
 from streamguard.adapters.seal import Message, Receive, Scope, Send
 from streamguard.core.errors import SourceFailed
 from streamguard.core.flush import Within
+from streamguard.core.items import Finish
 from streamguard.core.receipt import Verdict
+from streamguard.runtime.push import PushSource
+from streamguard.runtime.source import TokenSource
 from streamguard.runtime.timing import Timing
 from tests.adapters.asgi_apps import Ends, exchange
 from tests.adapters.kinds import ASYNC, KINDS, SYNC, Source, Told, join_threads
@@ -419,3 +423,32 @@ def test_head_tells_a_push_source_that_nobody_reads() -> None:
     for act in source.script:
         act.open()
     join_threads()
+
+
+# ---- one ordered path ---------------------------------------------------------------------------
+
+
+def test_what_a_thread_pushed_stands_before_the_end_that_the_loop_says() -> None:
+    """The thread returns, then code on the loop finishes: a thousand times, no item is overtaken."""
+
+    async def one(pool: ThreadPoolExecutor) -> list[Any]:
+        source = PushSource()
+
+        async def produce() -> None:
+            await asyncio.get_running_loop().run_in_executor(pool, list, map(source.put, "abcde"))
+            source.finish("stop")
+
+        async with TokenSource(source) as items:
+            producing = asyncio.ensure_future(produce())
+            got = [item async for item in items]
+            await producing
+        return got
+
+    async def test() -> None:
+        with ThreadPoolExecutor(2) as pool:
+            for _ in range(1000):
+                *texts, end = await one(pool)
+                assert "".join(texts) == "abcde"
+                assert end == Finish("stop")
+
+    asyncio.run(test())
