@@ -1,12 +1,18 @@
 """A source that is pushed to: from a callback, another thread, an engine that calls back with each token.
 
     source = PushSource(on_close=engine.abort)
-    engine.generate(prompt, on_token=source.put, on_done=source.finish, on_error=source.fail)
+    engine.generate(prompt, on_token=push, on_done=source.finish, on_error=source.fail)
     return GuardedResponse(source)
 
+    def push(token):                # on the engine's thread
+        if not source.put(token):
+            source.wait()
+
 `put` never waits. It says whether there is room for more, and raises StreamClosed once the stream is over, which
-is how an engine learns that it may stop; `on_close` is called then too. An engine that can wait should do so with
-`wait` (in a thread) or `room_made` (in a task).
+is how an engine learns that it may stop; `on_close` is called then too. False means to wait, with `wait` (in a
+thread) or `room_made` (in a task). An engine that does not is stopped at twice the bound: the item that is too
+much is lost, so the stream fails there and then, whatever the engine does with the BufferError. Callbacks' exceptions
+are often swallowed, and an answer that lacks a piece must not end as a whole one.
 """
 
 from __future__ import annotations
@@ -27,9 +33,10 @@ __all__ = ["PushSource"]
 class PushSource:
     """An async iterable that others push to, from any thread and from several at once; made anywhere.
 
-    At `buffer` items or bytes that wait `put` answers False. At twice as much it raises BufferError rather than
+    At `buffer` items or bytes that wait `put` answers False. At twice as much it fails the stream rather than
     fill the memory. `on_close` is called once, without arguments and on the event loop, if the stream is over
-    before the source was finished; it may be async.
+    before `finish` or `fail` was called; it may be async. A producer that dies without a call of either leaves
+    its reader waiting until the stream's stall limit.
     """
 
     def __init__(self, *, buffer: Buffer | None = None, on_close: Callable[[], object] | None = None) -> None:
@@ -37,20 +44,24 @@ class PushSource:
         self._hand_over = HandOver(self._bounds)
         self._lock = threading.Lock()  # several threads may push; the buffer itself has one producer
         self._on_close = on_close
-        self._ended = False
+        self._ended = ""  # why nothing more can be put
 
     def put(self, item: Item) -> bool:
         """Hand over one item. Whether there is room for more.
 
-        Raises StreamClosed once the source is finished or nobody reads any more, BufferError if twice the bound
-        waits already.
+        Raises StreamClosed once the source is finished or nobody reads any more. Raises BufferError if twice the
+        bound waits already; the stream has then failed, since `item` is lost.
         """
         with self._lock:
             if self._ended:
-                raise StreamClosed("the source is finished")
+                raise StreamClosed(self._ended)
             items, size = self._hand_over.waiting
-            if items >= 2 * self._bounds.max_items or size >= 2 * self._bounds.max_bytes:
-                raise BufferError(f"{items} items wait to be sent: slow down when `put` answers False")
+            full = items >= 2 * self._bounds.max_items or size >= 2 * self._bounds.max_bytes
+            if full and not self._hand_over.closed:
+                why = f"{items} items wait to be sent: call `wait` or `room_made` when `put` answers False"
+                self._ended = "the source has failed: more was put than it holds"
+                self._hand_over.end(BufferError(why))
+                raise BufferError(why)
             room = not self._hand_over.closed and self._hand_over.put(item)
         if self._hand_over.closed:
             raise StreamClosed("the stream that this source feeds is over")
@@ -88,17 +99,17 @@ class PushSource:
         self._hand_over.close()
         with self._lock:
             on_close, self._on_close = self._on_close, None
-            ended = self._ended
-        if on_close is not None and not ended:
+        if on_close is not None:
             result = on_close()
             if inspect.isawaitable(result):
                 await result
 
     def _end(self, failure: BaseException | None, finish: Finish | None) -> None:
         with self._lock:
+            self._on_close = None  # whoever says so needs not be told
             if self._ended:
                 return
-            self._ended = True
+            self._ended = "the source is finished"
             if not self._hand_over.closed:
                 if finish is not None:
                     self._hand_over.put(finish)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 from typing import Any
@@ -168,16 +169,49 @@ async def test_a_finished_source_is_not_told_that_it_is_over() -> None:
     assert told == []
 
 
-async def test_a_producer_that_does_not_slow_down_is_stopped_at_twice_the_bound() -> None:
-    source = PushSource(buffer=Buffer(max_items=5))
-    rooms = [source.put("x") for _ in range(10)]
+@pytest.mark.parametrize(("bounds", "size"), [(Buffer(max_items=5), 1), (Buffer(max_bytes=10), 2)])
+async def test_a_producer_that_does_not_slow_down_fails_the_stream_at_twice_the_bound(
+    bounds: Buffer, size: int
+) -> None:
+    """What it pushed last is lost. Had it gone on once there was room, the answer would lack a piece and look whole."""
+    source = PushSource(buffer=bounds)
+    rooms = [source.put("x" * size) for _ in range(10)]
     assert rooms == [True] * 4 + [False] * 6
-    with pytest.raises(BufferError, match="10 items wait"):
-        source.put("x")
-    large = PushSource(buffer=Buffer(max_bytes=10))
-    assert large.put(b"x" * 20) is False
-    with pytest.raises(BufferError):
-        large.put("x")
+    with pytest.raises(BufferError, match=r"10 items wait .*: call `wait`"):
+        source.put("lost")
+    with pytest.raises(StreamClosed, match="more was put than it holds"):
+        source.put("after the lost one")
+    source.finish()  # too late to make it whole
+    served = await run(source)
+    assert served.wire.text == "x" * size * 10
+    assert served.wire.read().status == "failed"
+    assert served.outcome.failure.message == "BufferError"
+
+
+async def test_an_engine_that_swallows_the_overflow_is_told_by_on_close() -> None:
+    told: list[str] = []
+    source = PushSource(buffer=Buffer(max_items=1), on_close=lambda: told.append("closed"))
+    for _ in range(3):
+        with contextlib.suppress(BufferError):
+            source.put("x")
+    await run(source)
+    assert told == ["closed"]
+
+
+async def test_one_large_item_is_within_any_bound() -> None:
+    source = PushSource(buffer=Buffer(max_bytes=10))
+    assert source.put(b"x" * 20) is False
+    source.finish()
+    assert (await run(source)).wire.read().status == "complete"
+
+
+async def test_a_stream_that_is_over_says_so_though_its_buffer_was_full() -> None:
+    source = PushSource(buffer=Buffer(max_items=1))
+    source.put("a")
+    source.put("b")
+    await source.aclose()
+    with pytest.raises(StreamClosed, match="over"):
+        source.put("c")
 
 
 async def test_waiting_on_the_loop_is_refused() -> None:
