@@ -30,6 +30,7 @@ LINK = re.compile(r"\]\(([^)#:]+)(?:#[^)]*)?\)")
 
 BLOCKS = {match[1]: match[2] for page in PAGES for match in BLOCK.finditer(page.read_text(encoding="utf-8"))}
 RUN = {
+    "session_app.py", "traced_app.py",
     "app.py", "client.py", "openai_app.py", "story_app.py", "reader.py", "batching_app.py", "own_policy.py",
     "chat_app.py", "relay_app.py", "failing_app.py", "early_app.py", "own_server.py", "by_hand.py", "reading.py",
     "metered_app.py", "patient_app.py", "limited_server.py", "thread_app.py", "push_app.py", "queue_source.py",
@@ -193,6 +194,13 @@ def _established(port: int) -> int:
     """Connections of a local port that its side holds open."""
     rows = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
     return sum(row[1].endswith(f":{port:04X}") and row[3] == "01" for row in rows)
+
+
+def test_a_session_and_a_span_are_open_for_the_whole_stream(tmp_path: Path) -> None:
+    with served(tmp_path, "session_app.py") as url, client.stream_sync("GET", f"{url}/words") as answer:
+        assert answer.read() == "word-0 word-1 word-2 "
+    with served(tmp_path, "traced_app.py") as url, client.stream_sync("GET", f"{url}/traced") as answer:
+        assert answer.read() == "0:generate 1:generate 2:generate "
 
 
 def test_the_scripts_print_what_the_pages_say(tmp_path: Path) -> None:
