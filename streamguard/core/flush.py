@@ -175,16 +175,27 @@ _SENTENCE: Final = r"[.!?…][\"'”’)\]]*\s+|[。！？]+[”’」』）]*|\
 _WORD: Final = r"\s+"
 
 
+_NAMED: Final = {"word": _WORD, "sentence": _SENTENCE}
+
+
 def _boundary(pattern: str | re.Pattern[str]) -> re.Pattern[str]:
-    if isinstance(pattern, re.Pattern):
+    if isinstance(pattern, re.Pattern) and isinstance(pattern.pattern, str):
         return pattern
-    return re.compile({"word": _WORD, "sentence": _SENTENCE}.get(pattern, pattern))
+    if not isinstance(pattern, str):
+        raise TypeError(f'AtBoundary takes "word", "sentence" or a pattern for text, not {pattern!r}')
+    # A name with a slip in it would be a pattern that text hardly ever holds, and hold the whole answer back.
+    if pattern not in _NAMED and (not pattern or pattern.isalpha()):
+        raise ValueError(
+            f'AtBoundary knows "word" and "sentence", not {pattern!r}; for a pattern give re.compile({pattern!r})'
+        )
+    return re.compile(_NAMED.get(pattern, pattern))
 
 
 @attrs.define(on_setattr=NO_OP)
 class AtBoundary:
     """Text leaves up to the end of its last boundary: `"word"`, `"sentence"`, or a regular expression.
 
+    One of letters alone must be compiled, since as a string it may be a name with a slip in it (ValueError).
     The expression is searched in the last `window` characters that the policy has seen, so that a
     boundary may lie over several pieces and the work stays linear.
     """
@@ -294,6 +305,8 @@ def any_of(*policies: FlushPolicy) -> FlushPolicy:
     if not policies:
         raise ValueError("any_of needs at least one policy")
     for policy in policies:
+        if isinstance(policy, (list, tuple)):
+            raise TypeError("pass the policies one by one: any_of(EveryTokens(8), Within(0.04))")
         checked_policy(policy)
     if any(isinstance(policy, HoldBack) for policy in policies):
         raise ValueError("any_of would release what HoldBack holds; write HoldBack(stop, flush=any_of(...))")

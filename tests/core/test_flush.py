@@ -227,6 +227,20 @@ def test_a_boundary_s_window_has_64_characters() -> None:
     assert left(AtBoundary(r"<a+>"), "<" + "a" * 64, ">") == ["", ""]
 
 
+@pytest.mark.parametrize("wrong", ["words", "Word", "sentences", "line", ""])
+def test_a_boundary_that_is_no_known_name_is_refused_with_the_names(wrong: str) -> None:
+    """As an expression it would match hardly ever, and hold the whole answer back."""
+    with pytest.raises(ValueError, match=r'"word" and "sentence", not .*; for a pattern give re\.compile\('):
+        AtBoundary(wrong)
+    assert left(AtBoundary(re.compile("words")), "two words", "!") == ["two words", ""]
+
+
+@pytest.mark.parametrize("wrong", [b"word", re.compile(b"word"), None, 3])
+def test_a_boundary_is_text_or_a_pattern_for_text(wrong: Any) -> None:
+    with pytest.raises(TypeError, match="a pattern for text"):
+        AtBoundary(wrong)
+
+
 def test_hold_back_needs_stop_strings() -> None:
     for stop in ([], "", ["a", ""]):
         with pytest.raises(ValueError, match=r"^HoldBack needs at least one stop string, and none may be empty$"):
@@ -268,6 +282,12 @@ def test_what_is_no_policy_is_refused_before_the_stream_starts(thing: Any) -> No
 )
 def test_a_stage_says_whether_its_policy_may_name_a_deadline(policy: FlushPolicy, timed: bool) -> None:
     assert FlushStage(policy).timed is timed
+
+
+@pytest.mark.parametrize("given", [[EveryTokens(8), Within(1)], (EveryTokens(8),)])
+def test_policies_in_a_list_are_to_be_passed_one_by_one(given: Any) -> None:
+    with pytest.raises(TypeError, match=r"^pass the policies one by one: any_of\(EveryTokens\(8\), Within\(0\.04\)\)$"):
+        any_of(given)
 
 
 def test_hold_back_is_never_part_of_any_of() -> None:

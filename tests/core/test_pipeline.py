@@ -70,9 +70,9 @@ HELD: list[FlushPolicy] = [
     EveryTokens(99, first="policy"),
     EveryBytes(999, first="policy"),
     Within(1e9, first="policy"),
-    AtBoundary("zzz"),
+    AtBoundary("z{3}"),
     HoldBack("abcdefgh"),
-    any_of(EveryTokens(99, first="policy"), AtBoundary("zzz")),
+    any_of(EveryTokens(99, first="policy"), AtBoundary("z{3}")),
 ]
 
 
@@ -922,3 +922,18 @@ def test_pieces_that_waited_together_count_as_what_the_source_yielded() -> None:
     pipeline.push("d", 0.0)
     assert pipeline.items == 4
     assert b'"items":4' in pipeline.finish(0.0)
+
+
+def test_stages_stand_where_they_belong() -> None:
+    """Refused when they are joined: else the first token would fail, with the name of something inside."""
+    pipeline: Any = Pipeline
+    encoder, guard = FramedEncoder(Native()), CompletionGuard(Sse())
+    with pytest.raises(TypeError, match=r"^Native\(\) stands where a FramedEncoder belongs: policy, encoder, guard$"):
+        pipeline(Immediate(), Native(), guard)
+    with pytest.raises(TypeError, match=r"^Sse\(.*\) stands where a CompletionGuard belongs: policy, encoder, guard$"):
+        pipeline(Immediate(), encoder, Sse())
+    with pytest.raises(TypeError, match="^the class FramedEncoder stands where a FramedEncoder belongs"):
+        pipeline(Immediate(), FramedEncoder, guard)
+    frames: Any = FrameStage
+    with pytest.raises(TypeError, match=r"^Native\(\) stands where a FramedEncoder belongs"):
+        frames(Immediate(), Native())
