@@ -9,14 +9,16 @@
             yield token
 
 FastAPI reads an endpoint's signature. The decorator gives it a resolved one, because the names in string
-annotations (`from __future__ import annotations`) mean something in the endpoint's module only.
+annotations (`from __future__ import annotations`) mean something in the endpoint's module only. It asks for the
+request and the response on its own account too: whether the endpoint may run at all depends on the one, and what
+dependencies set on the other belongs to the answer.
 """
 
 from __future__ import annotations
 
 import inspect
 from collections.abc import Awaitable, Callable
-from typing import Any, overload
+from typing import Annotated, Any, get_args, get_origin, overload
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -24,7 +26,7 @@ from typing_extensions import Unpack
 
 from streamguard.adapters.asgi import SealMiddleware
 from streamguard.adapters.options import AnswerOptions, Options
-from streamguard.adapters.starlette import REQUEST, GuardedResponse, Streaming, wrap_endpoint
+from streamguard.adapters.starlette import REQUEST, RESPONSE, GuardedResponse, Streaming, wrap_endpoint
 
 __all__ = ["GuardedResponse", "SealMiddleware", "guarded"]
 
@@ -41,7 +43,9 @@ def guarded(endpoint: Streaming | None = None, /, **named: Unpack[Options]) -> A
         @guarded
         @guarded(dialect="openai", flush=EveryTokens(8))
 
-    Where an endpoint that yields has the `Request`, its body is read before the first token is asked for.
+    Where an endpoint that yields has the `Request`, its body is read before the first token is asked for. The
+    answer has the route's `status_code`, and what dependencies, or an endpoint that returns its source, set on an
+    injected `Response`; an endpoint that yields begins when its headers are gone.
     """
     options = AnswerOptions.of(None, named)
     if endpoint is not None:
@@ -70,12 +74,20 @@ def _resolved(endpoint: Callable[..., Any]) -> inspect.Signature:
         else parameter
         for parameter in signature.parameters.values()
     ]
-    if not any(parameter.annotation is Request for parameter in parameters):
-        # Asked for by us: whether the endpoint may run at all depends on the request.
-        asked = inspect.Parameter(REQUEST, inspect.Parameter.KEYWORD_ONLY, annotation=Request)
-        at = len(parameters) - (bool(parameters) and parameters[-1].kind is inspect.Parameter.VAR_KEYWORD)
-        parameters.insert(at, asked)
+    for name, kind in ((REQUEST, Request), (RESPONSE, Response)):
+        # FastAPI gives each to one parameter only: where the endpoint asks itself, there it is found.
+        if not any(_is(parameter.annotation, kind) for parameter in parameters):
+            asked = inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, annotation=kind)
+            at = len(parameters) - (bool(parameters) and parameters[-1].kind is inspect.Parameter.VAR_KEYWORD)
+            parameters.insert(at, asked)
     return signature.replace(parameters=parameters, return_annotation=Response)
+
+
+def _is(annotation: Any, kind: type) -> bool:
+    """Whether FastAPI takes a parameter of this annotation for a `kind`."""
+    if get_origin(annotation) is Annotated:
+        annotation = get_args(annotation)[0]
+    return isinstance(annotation, type) and issubclass(annotation, kind)
 
 
 def _globals(endpoint: Any) -> dict[str, Any]:

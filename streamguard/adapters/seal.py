@@ -10,15 +10,20 @@ start there (`require_seal`). The outermost seal, or a stream that has none, loo
 in what it was called with, since that middleware hands on a `receive` and a `send` of its own, perhaps
 wrapped by layers in between; and on the call stack, where its `coro` is the outermost frame of the task in
 which it runs the application.
+
+The seal sees every answer, so it also tells of an endpoint that was meant to be guarded and is not: `@guarded`
+*above* a route's decorator returns a guarded function to nobody, while the route has the function as it was.
 """
 
 from __future__ import annotations
 
 import functools
+import logging
 import sys
 from collections.abc import Awaitable, Callable, MutableMapping
 from types import CellType, FrameType
 from typing import Any, Final
+from weakref import WeakSet
 
 from streamguard.adapters.transport import keep_transport
 
@@ -31,8 +36,12 @@ __all__ = [
     "Send",
     "UnsealedResponse",
     "mark_aborted",
+    "mark_guarded",
+    "remember_unguarded",
     "require_seal",
 ]
+
+logger = logging.getLogger("streamguard")
 
 Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]
@@ -43,6 +52,9 @@ ASGIApp = Callable[[Scope, Receive, Send], Awaitable[None]]
 _KEY: Final = "streamguard.seal"
 _BASE: Final = "starlette.middleware.base"
 _MAX_WRAPPED: Final = 200  # objects looked at; a dozen are usual
+
+# Functions of which `guarded` made guarded ones, and which no route should call.
+_unguarded: Final[WeakSet[Any]] = WeakSet()
 
 
 class UnsealedResponse(RuntimeError):
@@ -58,14 +70,27 @@ class UnsealedResponse(RuntimeError):
 
 
 class _Seal:
-    """The mark in the scope. `exposed`: a BaseHTTPMiddleware stands outside of this and every outer seal."""
+    """The mark in the scope. `exposed`: a BaseHTTPMiddleware stands outside of this and every outer seal.
 
-    __slots__ = ("aborted", "exposed", "outer")
+    `looks`: whether the next message is to be looked at, as the first one is, and each one after an abort.
+    """
+
+    __slots__ = ("aborted", "exposed", "guarded", "looks", "outer")
 
     def __init__(self, exposed: bool, outer: _Seal | None) -> None:
         self.exposed = exposed
         self.outer = outer
         self.aborted = False
+        self.guarded = False
+        self.looks = True
+
+    def holds(self, message: Message, scope: Scope) -> bool:
+        """Whether `message` must not pass: a layer between the stream and here tries to end it cleanly."""
+        if message["type"] == "http.response.start":
+            self.looks = self.aborted
+            if self.outer is None and not self.guarded:
+                _tell_unguarded(scope)
+        return self.aborted and message["type"] == "http.response.body" and not message.get("more_body", False)
 
 
 class SealMiddleware:
@@ -85,8 +110,8 @@ class SealMiddleware:
             keep_transport(scope, receive)
 
         async def sealed_send(message: Message) -> None:
-            if seal.aborted and message["type"] == "http.response.body" and not message.get("more_body", False):
-                return  # a layer between the stream and here tries to end it cleanly
+            if seal.looks and seal.holds(message, scope):
+                return
             await send(message)
 
         await self.app(scope, receive, sealed_send)
@@ -96,8 +121,44 @@ def mark_aborted(scope: Scope) -> None:
     """Say that the response of this scope must not end cleanly."""
     seal: _Seal | None = scope.get(_KEY)
     while seal is not None:  # every one: a BaseHTTPMiddleware may stand between two
-        seal.aborted = True
+        seal.aborted = seal.looks = True
         seal = seal.outer
+
+
+def mark_guarded(scope: Scope) -> None:
+    """Say that the response of this scope is a guarded answer."""
+    seal: _Seal | None = scope.get(_KEY)
+    while seal is not None:
+        seal.guarded = True
+        seal = seal.outer
+
+
+def remember_unguarded(endpoint: Any) -> None:
+    """Remember that a guarded endpoint was made of `endpoint`, and of what that wraps."""
+    while endpoint is not None:
+        function = getattr(endpoint, "__func__", endpoint)  # a method is another object each time
+        try:
+            _unguarded.add(function)
+        except TypeError:
+            pass  # a few callables can be neither compared nor referred to: they are not told of
+        endpoint = getattr(function, "__wrapped__", None)
+
+
+def _tell_unguarded(scope: Scope) -> None:
+    """One line in the log where the route's endpoint is a function of which a guarded one was made."""
+    endpoint = scope.get("endpoint")
+    function = getattr(endpoint, "__func__", endpoint)
+    try:
+        found = function in _unguarded
+    except TypeError:
+        return
+    if found:
+        _unguarded.discard(function)  # once
+        logger.error(
+            "the endpoint %r was answered unguarded, though there is a guarded one of it: its route was registered "
+            "before; put @guarded below the route's decorator, directly above the function",
+            getattr(function, "__qualname__", function),
+        )
 
 
 def require_seal(scope: Scope, receive: Receive, send: Send) -> None:

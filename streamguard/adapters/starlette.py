@@ -13,7 +13,7 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Iterable, Mapping
-from typing import Any, Final, overload
+from typing import Any, Final, TypeVar, overload
 
 import anyio
 import anyio.to_thread
@@ -24,7 +24,7 @@ from typing_extensions import Unpack
 
 from streamguard.adapters.asgi import GuardedAnswer, SealMiddleware, encode_headers, request_facts
 from streamguard.adapters.options import AnswerOptions, Options
-from streamguard.adapters.seal import Receive, Scope, Send
+from streamguard.adapters.seal import Receive, Scope, Send, mark_guarded, remember_unguarded
 from streamguard.core.errors import Failure
 from streamguard.observe.hooks import Outcome
 from streamguard.runtime.source import Producer
@@ -35,8 +35,12 @@ __all__ = ["GuardedResponse", "SealMiddleware", "guarded", "wrap_endpoint"]
 Streaming = Callable[..., AsyncIterable[Any] | Iterable[Any] | Awaitable[Any]]
 Endpoint = Callable[[Request], Awaitable[Response]]
 
-# The name under which an adapter may pass the request to a wrapped endpoint that does not ask for it.
+# The names under which an adapter may pass the request, and the response that dependencies may write to, to a
+# wrapped endpoint that does not ask for them.
 REQUEST: Final = "streamguard_request"
+RESPONSE: Final = "streamguard_response"
+
+T = TypeVar("T")
 
 
 class GuardedResponse(Response):
@@ -44,7 +48,8 @@ class GuardedResponse(Response):
 
         return GuardedResponse(generate(prompt), dialect="openai", flush=EveryTokens(8))
 
-    Options are those of AnswerOptions; the response can be cancelled, and has its `outcome` at the end.
+    Options are those of AnswerOptions; the response can be cancelled, and has its `outcome` at the end. Raises
+    TypeError and ValueError for a source that is none, or is spent, as TokenSource does.
     """
 
     def __init__(
@@ -57,6 +62,8 @@ class GuardedResponse(Response):
         options: AnswerOptions | None = None,
         **named: Unpack[Options],
     ) -> None:
+        if isinstance(source, Response):  # which is a function too, so that a TokenSource would take it
+            raise TypeError(f"a {type(source).__name__} is no source: give the generator that it was given")
         self.answer = GuardedAnswer(source, status=status_code, options=options, **named)
         self.status_code = status_code
         self.background = background
@@ -77,6 +84,7 @@ class GuardedResponse(Response):
         self.answer.cancel(failure)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        mark_guarded(scope)
         self.answer.status = self.status_code
         self.answer.headers = [(name.decode("latin-1"), value.decode("latin-1")) for name, value in self.raw_headers]
         await self.answer(scope, receive, send)
@@ -84,9 +92,25 @@ class GuardedResponse(Response):
             await self.background()
 
 
-def _answer_from(result: Any, options: AnswerOptions) -> Response:
-    """What an endpoint returned, as a response: a Response of its own passes, a source is guarded."""
-    return result if isinstance(result, Response) else GuardedResponse(result, options=options)
+def _dressed(response: GuardedResponse, request: Request | None, given: Response | None) -> GuardedResponse:
+    """`response` as FastAPI dresses an answer: its route's status, and what was set on the injected response."""
+    status = getattr(request.scope.get("route"), "status_code", None) if request is not None else None
+    if given is not None:
+        response.raw_headers.extend(given.raw_headers)
+        status = given.status_code or status
+    if status is not None:
+        response.status_code = int(status)
+    return response
+
+
+def _own(result: Response) -> Response:
+    """A response of the endpoint's own, which passes. Raises TypeError for one that would stream, unguarded."""
+    if hasattr(result, "body_iterator"):
+        raise TypeError(
+            f"a guarded endpoint returned a {type(result).__name__}, which would stream unguarded: return its "
+            f"generator instead, and let that yield bare text, without `data:`"
+        )
+    return result
 
 
 def wrap_endpoint(endpoint: Callable[..., Any], options: AnswerOptions) -> Callable[..., Awaitable[Response]]:
@@ -94,7 +118,7 @@ def wrap_endpoint(endpoint: Callable[..., Any], options: AnswerOptions) -> Calla
 
     A plain `def` that yields is called, which runs nothing, and steps on a thread of its own. One that returns its
     source may block before it does: it runs where frameworks run a plain `def`, in their pool of threads, and only
-    for as long as it takes to return.
+    for as long as it takes to return. A response that it returns passes, unless it streams.
 
     It shows no `__wrapped__`: FastAPI follows it, finds a generator function and answers 200 with an
     empty body. Raises TypeError for what is no function.
@@ -102,19 +126,22 @@ def wrap_endpoint(endpoint: Callable[..., Any], options: AnswerOptions) -> Calla
     if inspect.isasyncgenfunction(endpoint) or inspect.isgeneratorfunction(endpoint):
 
         async def guarded_endpoint(*args: Any, **kwargs: Any) -> Response:
-            kwargs.pop(REQUEST, None)
-            if (request := _request_in(args, kwargs)) is not None:
+            asked, given = kwargs.pop(REQUEST, None), kwargs.pop(RESPONSE, None) or _found(Response, args, kwargs)
+            if (request := _found(Request, args, kwargs)) is not None:
                 await _read_body(request)
-            return GuardedResponse(endpoint(*args, **kwargs), options=options)
+            return _dressed(GuardedResponse(endpoint(*args, **kwargs), options=options), asked or request, given)
 
     elif inspect.iscoroutinefunction(endpoint) or _is_function(endpoint):
         call = endpoint if inspect.iscoroutinefunction(endpoint) else functools.partial(_in_pool, endpoint)
 
         async def guarded_endpoint(*args: Any, **kwargs: Any) -> Response:
-            request = kwargs.pop(REQUEST, None) or _request_in(args, kwargs)
-            if request is not None and _starts_nothing(request):
-                return GuardedResponse(_nothing, options=options)
-            return _answer_from(await call(*args, **kwargs), options)
+            request = kwargs.pop(REQUEST, None) or _found(Request, args, kwargs)
+            given = kwargs.pop(RESPONSE, None) or _found(Response, args, kwargs)
+            nothing = request is not None and _starts_nothing(request)
+            result = _nothing if nothing else await call(*args, **kwargs)
+            if isinstance(result, Response):
+                return _own(result)
+            return _dressed(GuardedResponse(result, options=options), request, given)
 
     else:
         raise TypeError(
@@ -123,6 +150,7 @@ def wrap_endpoint(endpoint: Callable[..., Any], options: AnswerOptions) -> Calla
         )
     functools.update_wrapper(guarded_endpoint, endpoint)
     del guarded_endpoint.__wrapped__  # type: ignore[attr-defined]
+    remember_unguarded(endpoint)
     return guarded_endpoint
 
 
@@ -136,8 +164,8 @@ async def _in_pool(endpoint: Callable[..., Any], *args: Any, **kwargs: Any) -> A
     return await anyio.to_thread.run_sync(functools.partial(endpoint, *args, **kwargs))
 
 
-def _request_in(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Request | None:
-    return next((value for value in (*args, *kwargs.values()) if isinstance(value, Request)), None)
+def _found(kind: type[T], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> T | None:
+    return next((value for value in (*args, *kwargs.values()) if isinstance(value, kind)), None)
 
 
 def _starts_nothing(request: Request) -> bool:

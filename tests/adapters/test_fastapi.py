@@ -19,7 +19,7 @@ import pytest
 from fastapi import APIRouter, BackgroundTasks, Depends, FastAPI, HTTPException, Request
 from fastapi.responses import JSONResponse
 
-from streamguard.adapters.fastapi import SealMiddleware, guarded
+from streamguard.adapters.fastapi import GuardedResponse, SealMiddleware, guarded
 from streamguard.core.receipt import Verdict
 from streamguard.runtime.buffer import Buffer
 from streamguard.runtime.timing import Timing
@@ -209,6 +209,20 @@ def test_a_plain_def_is_guarded_too(kind: str) -> None:
     assert text_of(ask(app, "/hi?times=2")) == "HIHI"
 
 
+def test_guarded_above_the_route_guards_nothing_and_is_told(caplog: pytest.LogCaptureFixture) -> None:
+    app = FastAPI()
+
+    @guarded
+    @app.get("/{word}")
+    async def chat(word: str) -> AsyncIterator[str]:
+        yield word
+
+    app.add_middleware(SealMiddleware)
+    assert ask(app, "/hi").header("streamguard") is None
+    told = [record.getMessage() for record in caplog.records if record.name == "streamguard"]
+    assert [("chat" in message, "below the route's decorator" in message) for message in told] == [(True, True)]
+
+
 def test_what_is_no_function_is_refused() -> None:
     with pytest.raises(TypeError, match="a function that yields"):
         guarded(FastAPI)  # type: ignore[call-overload]
@@ -237,6 +251,77 @@ def test_a_response_of_the_endpoints_own_passes() -> None:
 
     response = ask(app)
     assert (response.status, response.body) == (429, b'{"busy":true}')
+
+
+def set_by_dependency(response: fastapi.Response) -> None:
+    response.headers["x-dependency"] = "1"
+    response.set_cookie("session", "s")
+
+
+def dressed_app() -> FastAPI:
+    app = FastAPI(dependencies=[Depends(set_by_dependency)])
+
+    @app.get("/returns", status_code=201)
+    @guarded
+    async def returns(response: fastapi.Response) -> AsyncIterator[str]:
+        response.headers["x-own"] = "1"
+        response.set_cookie("own", "o")
+        return shout("hi", None, 1)  # type: ignore[arg-type]
+
+    @app.get("/chooses", status_code=201)
+    @guarded
+    async def chooses(answer: fastapi.Response) -> AsyncIterator[str]:
+        answer.status_code = 203
+        return shout("hi", None, 1)  # type: ignore[arg-type]
+
+    @app.get("/yields", status_code=201)
+    @guarded
+    async def yields() -> AsyncIterator[str]:
+        yield "HI"
+
+    @app.get("/yields-and-asks", status_code=201)
+    @guarded
+    async def yields_and_asks(response: fastapi.Response) -> AsyncIterator[str]:
+        response.headers["x-late"] = "1"  # by now the headers are gone
+        yield "HI"
+
+    @app.get("/own", status_code=201)
+    @guarded
+    async def own(response: fastapi.Response) -> Any:
+        response.headers["x-own"] = "1"
+        return GuardedResponse(shout("hi", None, 1), 202)  # type: ignore[arg-type]
+
+    outer = FastAPI()
+    router = APIRouter(prefix="/router")
+    router.add_api_route("/yields", yields, status_code=203, dependencies=[Depends(set_by_dependency)])
+    outer.include_router(router)
+    outer.mount("/app", app)
+    outer.add_middleware(SealMiddleware)
+    return outer
+
+
+@pytest.mark.parametrize(
+    ("path", "status", "cookies"),
+    [
+        ("/app/returns", 201, ["session=s", "own=o"]),
+        ("/app/chooses", 203, ["session=s"]),
+        ("/app/yields", 201, ["session=s"]),
+        ("/app/yields-and-asks", 201, ["session=s"]),
+        ("/app/own", 202, []),
+        ("/router/yields", 203, ["session=s"]),
+    ],
+)
+def test_the_routes_status_and_an_injected_responses_headers_are_those_of_the_answer(
+    path: str, status: int, cookies: list[str]
+) -> None:
+    """As FastAPI does for what an endpoint returns; a response of the endpoint's own stays as it is, there as here."""
+    response = ask(dressed_app(), path)
+    assert (response.status, text_of(response)) == (status, "HI")
+    assert [value.partition(";")[0] for name, value in response.headers if name == "set-cookie"] == cookies
+    assert response.header("x-own") == ("1" if path == "/app/returns" else None)
+    assert response.header("x-dependency") == ("1" if cookies else None)
+    assert response.header("x-late") is None
+    assert response.header("content-type") == "text/event-stream; charset=utf-8"
 
 
 @pytest.mark.parametrize("timing", [QUICK, PEEK], ids=["at once", "peek"])

@@ -15,7 +15,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Mount, Route
 
 from streamguard.adapters.seal import ASGIApp, Message, Receive, Scope, SealMiddleware, Send, UnsealedResponse
-from streamguard.adapters.starlette import GuardedResponse
+from streamguard.adapters.starlette import GuardedResponse, guarded
 from streamguard.core.receipt import Verdict
 from streamguard.runtime.timing import Timing
 from tests.adapters.asgi_apps import exchange
@@ -253,6 +253,62 @@ def test_one_aborted_answer_leaves_the_next_one_alone() -> None:
     with serving(application(BASE, SealMiddleware)) as server:
         for path, clean in [("/fail", False), ("/finish", True), ("/fail", False), ("/plain", True)]:
             assert exchange(server.connect(), path=path).clean is clean
+
+
+def misplaced(*endpoints: Any) -> Starlette:
+    """What `@guarded` above the route's decorator comes to: the route has the function as it was."""
+    for endpoint in endpoints:
+        guarded(endpoint)
+    routes = [Route(f"/{number}", endpoint) for number, endpoint in enumerate(endpoints)]
+    return layered(Starlette(routes=routes), BASE, SealMiddleware)
+
+
+def test_a_guarded_function_that_is_routed_unguarded_is_told_once(caplog: pytest.LogCaptureFixture) -> None:
+    async def chat(request: Request) -> Response:
+        return JSONResponse({"text": "half"})
+
+    class Service:
+        async def talk(self, request: Request) -> Response:
+            return JSONResponse({"text": "half"})
+
+    with serving(misplaced(chat, Service().talk)) as server:
+        for number in (0, 0, 1, 1):
+            assert exchange(server.connect(), path=f"/{number}").header("streamguard") is None
+    told = [record.getMessage() for record in caplog.records if record.levelname == "ERROR"]
+    assert [name in message for name, message in zip(["chat", "talk"], told, strict=True)] == [True, True]
+    assert all("put @guarded below the route's decorator" in message for message in told)
+
+
+def test_what_is_guarded_after_all_is_not_told(caplog: pytest.LogCaptureFixture) -> None:
+    """The function's own answer, and the answers of a guarded endpoint that are no streams."""
+
+    async def own(request: Request) -> Response:
+        return GuardedResponse(whole())
+
+    @guarded
+    async def busy(request: Request) -> Any:
+        return JSONResponse({"busy": True}, status_code=429)
+
+    app = misplaced(own)
+    app.router.routes.append(Route("/busy", busy))
+    with serving(app) as server:
+        assert exchange(server.connect(), path="/0").header("streamguard") is not None
+        assert exchange(server.connect(), path="/busy").status == 429
+    assert [record for record in caplog.records if record.levelname == "ERROR"] == []
+
+
+def test_what_a_decorator_hid_is_told_too(caplog: pytest.LogCaptureFixture) -> None:
+    async def chat(request: Request) -> Response:
+        return JSONResponse({"text": "half"})
+
+    @functools.wraps(chat)
+    async def dressed(request: Request) -> Response:
+        return await chat(request)
+
+    guarded(dressed)
+    with serving(layered(Starlette(routes=[Route("/", chat)]), SealMiddleware)) as server:
+        exchange(server.connect())
+    assert "put @guarded below the route's decorator" in caplog.text
 
 
 @pytest.mark.parametrize("kind", ["websocket", "lifespan"])

@@ -14,7 +14,7 @@ from starlette.background import BackgroundTask
 from starlette.endpoints import HTTPEndpoint
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
-from starlette.responses import JSONResponse, PlainTextResponse, Response
+from starlette.responses import JSONResponse, PlainTextResponse, Response, StreamingResponse
 from starlette.routing import Route
 
 from streamguard.adapters.starlette import GuardedResponse, guarded
@@ -196,6 +196,62 @@ def test_a_response_of_the_endpoints_own_passes() -> None:
         served = exchange(server.connect())
     assert (refused.status, refused.body) == (409, b'{"no":true}')
     assert served.verdict is Verdict.COMPLETE
+
+
+@pytest.mark.parametrize("size", [0, 3])
+def test_a_finished_task_is_its_result_and_no_empty_answer(size: int) -> None:
+    @guarded
+    async def endpoint(request: Request) -> Any:
+        async def load() -> AsyncIterator[str]:
+            return tokens(size)
+
+        task = asyncio.ensure_future(load())
+        await asyncio.wait([task])
+        return task
+
+    with serving(Starlette(routes=[Route("/", endpoint)])) as server:
+        response = exchange(server.connect())
+    assert (response.verdict, response.verified().receipt.frames) == (Verdict.COMPLETE, size + 1)
+
+
+def test_a_generator_for_all_requests_serves_one_and_then_says_so(caplog: pytest.LogCaptureFixture) -> None:
+    everybodys = tokens()
+
+    @guarded
+    async def endpoint(request: Request) -> Any:
+        return everybodys
+
+    with serving(Starlette(routes=[Route("/", endpoint)])) as server:
+        first, second = exchange(server.connect()), exchange(server.connect())
+    assert (first.verdict, second.status) == (Verdict.COMPLETE, 500)
+    assert "already exhausted: make a new one for each request" in caplog.text
+
+
+class Streaming(Response):
+    """As sse-starlette's EventSourceResponse is, which is no StreamingResponse."""
+
+    def __init__(self, content: Any) -> None:
+        self.body_iterator = content
+        super().__init__()
+
+
+@pytest.mark.parametrize("kind", [StreamingResponse, Streaming])
+def test_a_streaming_response_is_refused_with_what_to_return(kind: Any, caplog: pytest.LogCaptureFixture) -> None:
+    """It would pass unguarded, though the endpoint says that it is guarded."""
+
+    @guarded
+    async def endpoint(request: Request) -> Any:
+        return kind(tokens())
+
+    with serving(Starlette(routes=[Route("/", endpoint)])) as server:
+        response = exchange(server.connect())
+    assert response.status == 500
+    assert f"returned a {kind.__name__}, which would stream unguarded: return its generator instead" in caplog.text
+
+
+def test_a_response_is_no_source() -> None:
+    with pytest.raises(TypeError, match="PlainTextResponse is no source: give the generator"):
+        GuardedResponse(PlainTextResponse("hi"))  # type: ignore[arg-type]
 
 
 class TestResponse:
