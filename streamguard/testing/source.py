@@ -280,6 +280,7 @@ class _AsyncIterator:
         raise StopAsyncIteration
 
     async def close(self) -> None:
+        self._entries = iter(())
         await self._source.closed()
 
 
@@ -301,6 +302,7 @@ class _Iterator:
         raise StopIteration
 
     def close(self) -> None:
+        self._entries = iter(())
         self._source.closed_sync()
 
 
