@@ -184,7 +184,7 @@ def running(
 def _started(
     stack: str, app: str, port: int | None, args: Sequence[str], env: Mapping[str, str], output: IO[bytes]
 ) -> Process:
-    where = STACKS[stack]
+    where, log = STACKS[stack], ""
     for _ in range(_ATTEMPTS if port is None else 1):
         chosen = _free_port() if port is None else port
         child = subprocess.Popen(
@@ -204,7 +204,8 @@ def _started(
             process.kill()
             raise
         process.kill()
-    raise NotReady(f"{stack} did not start:\n{process.log()}")
+        log = process.log()
+    raise NotReady(f"{stack} did not start:\n{log}")
 
 
 def _free_port() -> int:
