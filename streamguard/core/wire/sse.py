@@ -34,7 +34,7 @@ _CONTROL: Final = (b"open", b"bye", b"ping")  # native's events that are no fram
 # `: end <cursor>.<status>` is a terminal of its own; `: end <crc8> <json>` belongs to its block.
 _ENDING_CURSOR: Final = re.compile(r"[A-Za-z0-9_-]{22}\.", re.ASCII)
 _PADDING: Final = 2048  # some layers hold answers back until 2 kB have come
-_MAX_PADDED: Final = 31  # in one silence, which are just under 64 kB: more would only cost a reader who pays by the byte
+_MAX_PADDED: Final = 31  # in one silence, just under 64 kB: more would only cost a reader who pays by the byte
 
 
 def _field(name: bytes, value: bytes) -> bytes:
