@@ -33,7 +33,7 @@ LAYERS = {
 
 # The core's own layers, lowest first: a module imports from its own and from lower ones.
 CORE_LAYERS = (
-    ("errors", "items", "cursor", "states", "jsontext", "frame", "receipt", "negotiate"),
+    ("arguments", "errors", "items", "cursor", "states", "jsontext", "frame", "receipt", "negotiate"),
     ("wire", "dialect"),
     ("flush", "framing", "guard", "exchange"),
     ("pipeline", "verify"),

@@ -6,17 +6,19 @@ of an endpoint.
 
 from __future__ import annotations
 
-from typing import Any, Literal, TypedDict
+from typing import Any, Final, Literal, TypedDict
 
 import attrs
+from attrs.validators import optional
 
-from streamguard.core.dialect import Dialect, Native, dialect_named
+from streamguard.core.arguments import did_you_mean, instance_of, one_of, require_callable, shown
+from streamguard.core.dialect import Dialect, Native, OpenAI, dialect_named
 from streamguard.core.exchange import Terms
 from streamguard.core.flush import FlushPolicy, Immediate, checked_policy
 from streamguard.core.wire import Plain, Sse, Wire, wire_named
 from streamguard.observe.hooks import OnEnd
 from streamguard.runtime.buffer import Buffer
-from streamguard.runtime.timing import Timing
+from streamguard.runtime.timing import TIMING_EXAMPLE, Timing
 
 __all__ = ["AnswerOptions", "Options"]
 
@@ -35,22 +37,9 @@ class Options(TypedDict, total=False):
     on_end: OnEnd | None
 
 
-def _one_of(*words: str) -> Any:
-    def check(instance: object, attribute: attrs.Attribute[str], value: object) -> None:
-        if value not in words:
-            raise ValueError(f"{attribute.name} is one of {', '.join(map(repr, words))}, not {value!r}")
-
-    return check
-
-
-def _is_timing(instance: object, attribute: attrs.Attribute[Any], value: object) -> None:
-    if not isinstance(value, Timing):
-        raise TypeError(f"timing is a Timing(…), for example Timing(stall=60), not {value!r}")
-
-
-def _is_buffer(instance: object, attribute: attrs.Attribute[Any], value: object) -> None:
-    if not isinstance(value, (Buffer, type(None))):
-        raise TypeError(f"buffer is a Buffer(…), for example Buffer(max_items=100), not {value!r}")
+def _hook(instance: object, attribute: attrs.Attribute[Any], value: object) -> None:
+    if value is not None:
+        require_callable(attribute.name, value, "the Outcome")
 
 
 @attrs.frozen
@@ -68,18 +57,16 @@ class AnswerOptions:
     flush: FlushPolicy = attrs.field(factory=Immediate, converter=checked_policy)
     dialect: Dialect = attrs.field(factory=Native, converter=dialect_named)
     wire: Wire | None = attrs.field(default=None, converter=attrs.converters.optional(wire_named))
-    timing: Timing = attrs.field(factory=Timing, validator=_is_timing)
-    buffer: Buffer | None = attrs.field(default=None, validator=_is_buffer)
+    timing: Timing = attrs.field(factory=Timing, validator=instance_of(Timing, TIMING_EXAMPLE))
+    buffer: Buffer | None = attrs.field(default=None, validator=optional(instance_of(Buffer, "Buffer(max_items=100)")))
     abort: Literal["always", "unless-negotiated"] = attrs.field(
-        default="always", validator=_one_of("always", "unless-negotiated")
+        default="always", validator=one_of("always", "unless-negotiated")
     )
     http10: Literal["warn", "buffer", "refuse"] = attrs.field(
-        default="warn", validator=_one_of("warn", "buffer", "refuse")
+        default="warn", validator=one_of("warn", "buffer", "refuse")
     )
-    unsealed: Literal["refuse", "allow"] = attrs.field(default="refuse", validator=_one_of("refuse", "allow"))
-    on_end: OnEnd | None = attrs.field(
-        default=None, validator=attrs.validators.optional(attrs.validators.is_callable())
-    )
+    unsealed: Literal["refuse", "allow"] = attrs.field(default="refuse", validator=one_of("refuse", "allow"))
+    on_end: OnEnd | None = attrs.field(default=None, validator=_hook)
 
     def __attrs_post_init__(self) -> None:
         if (self.dialect.name == "text") != (self.carrier(None).name == "plain"):
@@ -87,9 +74,16 @@ class AnswerOptions:
 
     @classmethod
     def of(cls, options: AnswerOptions | None, named: Options) -> AnswerOptions:
-        """`options`, or the defaults, with those that are named."""
+        """`options`, or the defaults, with those that are named. Raises TypeError for a name that is none."""
         given: dict[str, Any] = dict(named)
-        return attrs.evolve(options, **given) if options is not None else cls(**given)
+        if options is None:
+            options = _DEFAULTS
+        elif not isinstance(options, cls):
+            raise TypeError(f"options is an AnswerOptions(…), not {shown(options)}")
+        for name in given:
+            if name not in _NAMES:
+                raise TypeError(_unknown(name))
+        return attrs.evolve(options, **given) if given else options
 
     def carrier(self, answer_terms: Terms | None) -> Wire:
         """The carrier for a request's terms."""
@@ -99,3 +93,28 @@ class AnswerOptions:
         if isinstance(wire, Sse) and answer_terms is not None and answer_terms.ids == "id":
             wire = attrs.evolve(wire, ids="id")
         return wire
+
+
+_DEFAULTS: Final = AnswerOptions()
+_NAMES: Final = tuple(field.name for field in attrs.fields(AnswerOptions))
+
+# Names that are no options, and the option that takes each.
+_ELSEWHERE: Final[dict[str, str]] = {
+    **{
+        field.name: f"{option}={kind.__name__}({field.name}=…)"
+        for option, kind in (("timing", Timing), ("buffer", Buffer), ("dialect", OpenAI), ("wire", Sse))
+        for field in attrs.fields(kind)
+    },
+    "timeout": "timing=Timing(stall=…)",
+}
+
+
+def _unknown(name: str) -> str:
+    """What to say of an option that is none."""
+    if name in ("status_code", "headers", "background"):
+        advice = f": return GuardedResponse(source, {name}=…);"
+    elif name in _ELSEWHERE:
+        advice = f": write {_ELSEWHERE[name]};"
+    else:
+        advice = did_you_mean(name, _NAMES) or ";"
+    return f"unknown option {name!r}{advice} known: {', '.join(_NAMES)}"

@@ -325,6 +325,12 @@ class TruncatedStream(VerdictError):
             received=received,
         )
 
+    def explained(self, detail: str) -> TruncatedStream:
+        """This error, whose message says more now: what is known where its bytes came from."""
+        self.args = (f"{self}{';' if self.detail else ':'} {detail}",)
+        self.detail = f"{self.detail}; {detail}" if self.detail else detail
+        return self
+
 
 class CorruptStream(VerdictError):
     """A frame failed its checks. `code` names the first check that failed."""

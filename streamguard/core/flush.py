@@ -172,10 +172,7 @@ class Within:
 # Closing punctuation and the white space after it; CJK full stops need no space.
 # One mark of a run is enough: with `+` after it, a long run without a space takes quadratic time.
 _SENTENCE: Final = r"[.!?…][\"'”’)\]]*\s+|[。！？]+[”’」』）]*|\n+"
-_WORD: Final = r"\s+"
-
-
-_NAMED: Final = {"word": _WORD, "sentence": _SENTENCE}
+_NAMED: Final = {"word": r"\s+", "sentence": _SENTENCE}
 
 
 def _boundary(pattern: str | re.Pattern[str]) -> re.Pattern[str]:

@@ -20,7 +20,6 @@ from collections.abc import Mapping
 from typing import Any
 
 import attrs
-from attrs.validators import instance_of, optional
 
 from streamguard.core.errors import Failure, FinishConflict
 from streamguard.core.jsontext import dumps, whole_text
@@ -63,7 +62,20 @@ class Event:
     id: str | None = None
 
 
-def _small(instance: Finish, attribute: object, value: int) -> None:
+def _reason(instance: Finish, attribute: object, value: Any) -> None:
+    if value is not None and not isinstance(value, str):
+        advice = ": usage is given by name, Finish(usage=…)" if isinstance(value, Mapping) else ""
+        raise TypeError(f"reason is text or None, not a {type(value).__name__}{advice}")
+
+
+def _usage(instance: Finish, attribute: object, value: Any) -> None:
+    if value is not None and not isinstance(value, Mapping):
+        raise TypeError(f"usage is a mapping or None, not a {type(value).__name__}")
+
+
+def _small(instance: Finish, attribute: object, value: Any) -> None:
+    if not isinstance(value, int):
+        raise TypeError(f"choice is a number, not a {type(value).__name__}")
     if not 0 <= value < 2**31:  # not shown: Python refuses to write a very large number
         raise ValueError("a choice must be from 0 to 2147483647")
 
@@ -72,16 +84,13 @@ def _small(instance: Finish, attribute: object, value: int) -> None:
 class Finish:
     """Why a choice ended (`reason`) and what it used (`usage`, in tokens).
 
-    A second Finish merges with the first: usage often comes after the reason. Raises ValueError for a
-    choice outside of 0 to 2147483647.
+    A second Finish merges with the first: usage often comes after the reason. Raises TypeError for a field
+    of another kind, ValueError for a choice outside of 0 to 2147483647.
     """
 
-    reason: str | None = attrs.field(default=None, validator=optional(instance_of(str)))
-    usage: Mapping[str, Any] | None = attrs.field(
-        default=None,
-        validator=optional(instance_of(Mapping)),  # type: ignore[type-abstract] # its stub wants a concrete class
-    )
-    choice: int = attrs.field(default=0, validator=[instance_of(int), _small])
+    reason: str | None = attrs.field(default=None, validator=_reason)
+    usage: Mapping[str, Any] | None = attrs.field(default=None, validator=_usage)
+    choice: int = attrs.field(default=0, validator=_small)
 
 
 @attrs.frozen

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from streamguard.core.arguments import shown
 from streamguard.core.cursor import Cursor
 from streamguard.core.errors import Failure, LocalProtocolError, UnsupportedItem, failure_from
 from streamguard.core.flush import FlushPolicy, FlushStage
@@ -26,7 +27,13 @@ from streamguard.core.guard import CompletionGuard
 from streamguard.core.items import Block, Checkpoint, Ending, Event, Finish, Item, Joined, TextIntake
 from streamguard.core.jsontext import whole_text
 
-__all__ = ["FrameStage", "ItemStage", "Pipeline"]
+__all__ = ["FrameStage", "ItemStage", "Pipeline", "require_stage"]
+
+
+def require_stage(stage: object, kind: type, order: str = "policy, encoder, guard") -> None:
+    """Raise TypeError unless `stage` is a `kind`; `order` is that of the stages."""
+    if not isinstance(stage, kind):
+        raise TypeError(f"{shown(stage)} stands where a {kind.__name__} belongs: {order}")
 
 
 class ItemStage:
@@ -90,6 +97,7 @@ class FrameStage:
     """items -> flush -> encode: what a log stores, and the first half of a Pipeline."""
 
     def __init__(self, flush: FlushPolicy, encoder: FramedEncoder) -> None:
+        require_stage(encoder, FramedEncoder)
         self.encoder = encoder
         self.source = ItemStage(flush)
         # Frames that have a number and were not handed out yet: an item that raises must not take
@@ -168,6 +176,7 @@ class Pipeline:
     """items -> flush -> encode -> guard -> bytes, and nothing else."""
 
     def __init__(self, flush: FlushPolicy, encoder: FramedEncoder, guard: CompletionGuard) -> None:
+        require_stage(guard, CompletionGuard)
         self.encoder = encoder
         self.guard = guard
         self.stage = FrameStage(flush, encoder)

@@ -22,8 +22,8 @@ from typing import Any, Final
 
 import anyio
 import attrs
-from attrs.validators import ge, instance_of
 
+from streamguard.core.arguments import whole_number
 from streamguard.core.items import Block, Checkpoint, Event, Finish, Item, Joined
 from streamguard.runtime.wakeup import LoopCaller
 
@@ -32,10 +32,13 @@ __all__ = ["Buffer", "HandOver", "size_of"]
 
 @attrs.frozen
 class Buffer:
-    """The bounds of a hand-over buffer: `max_items`, and `max_bytes` of text and data in them, each at least 1."""
+    """The bounds of a hand-over buffer: `max_items`, and `max_bytes` of text and data in them, each at least 1.
 
-    max_items: int = attrs.field(default=1024, validator=[instance_of(int), ge(1)])
-    max_bytes: int = attrs.field(default=256 * 1024, validator=[instance_of(int), ge(1)])
+    Raises TypeError for what is no int, ValueError for one below 1.
+    """
+
+    max_items: int = attrs.field(default=1024, validator=whole_number)
+    max_bytes: int = attrs.field(default=256 * 1024, validator=whole_number)
 
 
 _END: Final = object()

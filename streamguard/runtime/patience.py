@@ -64,7 +64,12 @@ class Patience:
             elif not self.closing.cancel_called:
                 raise cancelled from None
             else:
-                logger.warning("stream %s: its source did not close in time", name)
+                logger.warning(
+                    "stream %s: its source did not close in time: "
+                    "give its blocking calls a time limit, or raise this one, Timing(close=%g)",
+                    name,
+                    self._limit,
+                )
                 return False
         return True
 

@@ -20,6 +20,7 @@ import anyio
 import anyio.abc
 import attrs
 
+from streamguard.core.arguments import require, require_callable
 from streamguard.core.cursor import Cursor
 from streamguard.core.errors import Failure, StreamAborted, StreamBroken, StreamClosed
 from streamguard.core.flush import FlushPolicy
@@ -27,12 +28,12 @@ from streamguard.core.frame import Frame
 from streamguard.core.framing import FramedEncoder
 from streamguard.core.guard import CompletionGuard
 from streamguard.core.items import Ending, Finish, Item
-from streamguard.core.pipeline import FrameStage, ItemStage, Pipeline
+from streamguard.core.pipeline import FrameStage, ItemStage, Pipeline, require_stage
 from streamguard.observe.hooks import OnEnd, Outcome
 from streamguard.runtime.direct import DirectDriver
 from streamguard.runtime.sink import Stage
 from streamguard.runtime.source import Producer, TokenSource
-from streamguard.runtime.timing import DEFAULT_TIMING, Timing
+from streamguard.runtime.timing import DEFAULT_TIMING, TIMING_EXAMPLE, Timing
 
 __all__ = ["GuardedStream", "StageStream", "pipe"]
 
@@ -189,6 +190,9 @@ class StageStream(Generic[T]):
         timing: Timing = DEFAULT_TIMING,
         on_end: OnEnd | None = None,
     ) -> None:
+        require("timing", timing, Timing, TIMING_EXAMPLE)
+        if on_end is not None:
+            require_callable("on_end", on_end, "the Outcome")
         self._source = source if isinstance(source, TokenSource) else TokenSource(source)
         self._stage = stage
         self._timing = attrs.evolve(timing, write=None)  # who iterates is waited for: it may do more than write
@@ -285,8 +289,8 @@ def pipe(
 ) -> TokenSource | StageStream[Any]:
     """The stages given, in their order, joined; options are `timing` and `on_end`."""
     for stage, kind in ((encoder, FramedEncoder), (guard, CompletionGuard)):
-        if stage is not None and not isinstance(stage, kind):
-            raise TypeError(f"{stage!r} stands where a {kind.__name__} belongs: source, policy, encoder, guard")
+        if stage is not None:
+            require_stage(stage, kind, "source, policy, encoder, guard")
     if policy is None:
         if options:
             raise TypeError(f"a source alone takes no {', '.join(options)}; the stages are given by position")

@@ -169,6 +169,16 @@ CASES = [
         f"the stream ended after {SID}.3.32.be03455d without its terminal frame: in a tool call",
     ),
     (
+        TruncatedStream().explained("no header"),
+        {"cursor": None, "received": "", "detail": "no header"},
+        "the stream ended before any verified frame without its terminal frame: no header",
+    ),
+    (
+        TruncatedStream(detail="dropped").explained("no header"),
+        {"cursor": None, "received": "", "detail": "dropped; no header"},
+        "the stream ended before any verified frame without its terminal frame: dropped; no header",
+    ),
+    (
         CorruptStream("checksum"),
         {"code": "checksum", "cursor": None, "received": "", "detail": ""},
         "the first frame is corrupt (checksum)",

@@ -310,3 +310,10 @@ def test_whatever_is_offered_what_passes_is_contiguous_and_ends_once(frames: lis
         assert frame.offset == offset
     assert all(frame.status is None for frame in passed[:-1])
     assert guard.status == (passed[-1].status if passed else None)
+
+
+def test_a_carrier_that_is_none_is_refused_when_the_guard_is_made() -> None:
+    wrong: Any
+    for wrong in (Sse, 7, None):
+        with pytest.raises(TypeError, match=r"^wire is "):
+            CompletionGuard(wrong)

@@ -38,8 +38,17 @@ def test_an_event_is_unnamed_and_without_an_id_unless_told() -> None:
 
 @pytest.mark.parametrize("fields", [{"reason": 1}, {"usage": [1]}, {"choice": "0"}, {"reason": b"stop"}])
 def test_a_finish_refuses_fields_of_another_type(fields: dict[str, Any]) -> None:
-    with pytest.raises(TypeError):
+    (name,) = fields
+    with pytest.raises(TypeError, match=f"^{name} is ") as caught:
         Finish(**fields)
+    assert len(caught.value.args) == 1
+
+
+def test_usage_in_the_place_of_the_reason_is_told_its_name() -> None:
+    usage: Any = {"total_tokens": 9}
+    said = r"^reason is text or None, not a dict: usage is given by name, Finish\(usage=…\)$"
+    with pytest.raises(TypeError, match=said):
+        Finish(usage)
 
 
 def test_a_finish_may_say_nothing() -> None:

@@ -932,7 +932,7 @@ def test_stages_stand_where_they_belong() -> None:
         pipeline(Immediate(), Native(), guard)
     with pytest.raises(TypeError, match=r"^Sse\(.*\) stands where a CompletionGuard belongs: policy, encoder, guard$"):
         pipeline(Immediate(), encoder, Sse())
-    with pytest.raises(TypeError, match="^the class FramedEncoder stands where a FramedEncoder belongs"):
+    with pytest.raises(TypeError, match=r"^the class FramedEncoder stands where a FramedEncoder belongs"):
         pipeline(Immediate(), FramedEncoder, guard)
     frames: Any = FrameStage
     with pytest.raises(TypeError, match=r"^Native\(\) stands where a FramedEncoder belongs"):

@@ -132,10 +132,13 @@ async def test_a_thread_hands_over_all_it_has(bounds: Buffer, anyio_backend: Any
 
 def test_bounds_are_at_least_one() -> None:
     for wrong in ({"max_items": 0}, {"max_bytes": 0}, {"max_items": -1}):
-        with pytest.raises(ValueError, match=">= 1"):
+        (name,) = wrong
+        with pytest.raises(ValueError, match=f"^{name} is a whole number of at least 1, not "):
             Buffer(**wrong)
-    with pytest.raises(TypeError):
-        Buffer(max_items=1.5)  # type: ignore[arg-type]
+    other: Any
+    for other in (1.5, "x", None, True):
+        with pytest.raises(TypeError, match=f"^max_items is a whole number of at least 1, not {other!r}$"):
+            Buffer(max_items=other)
 
 
 def test_bytes_are_a_bound_too() -> None:

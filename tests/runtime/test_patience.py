@@ -46,7 +46,8 @@ async def test_a_clean_up_has_a_limit_of_its_own(caplog: Any) -> None:
         assert await patience.close(source, 0.0, "name") is False
     assert anyio.current_time() == 2.0
     assert patience.due == 2.0 + INSISTENCE
-    assert "stream name: its source did not close in time" in caplog.text
+    said = "its source did not close in time: give its blocking calls a time limit, or raise this one, Timing(close=2)"
+    assert f"stream name: {said}" in caplog.text
 
 
 async def test_what_closes_in_time_closes_whatever_was_cancelled() -> None:

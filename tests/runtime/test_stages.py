@@ -118,6 +118,22 @@ async def test_stages_are_given_in_their_order() -> None:
         pipe(Script("a"), Immediate(), encoder(), encoder())  # type: ignore[call-overload]
     with pytest.raises(TypeError, match="a source alone takes no timing"):
         pipe(Script("a"), timing=timing())  # type: ignore[call-overload]
+    with pytest.raises(TypeError, match=r"^Native\(\) stands where a FramedEncoder belongs"):
+        GuardedStream(Script("a"), Immediate(), Native(), CompletionGuard(Sse()))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("option", "said"),
+    [
+        ({"timing": 5}, r"^timing is a Timing, for example Timing\(stall=60\), not 5$"),
+        ({"on_end": 5}, "^on_end is a function, not 5$"),
+        ({"on_end": lambda: None}, "^on_end is called with one argument, the Outcome, and "),
+    ],
+    ids=repr,
+)
+async def test_what_a_stream_cannot_use_is_refused_when_it_is_made(option: dict[str, Any], said: str) -> None:
+    with pytest.raises(TypeError, match=said):
+        pipe(Script("a"), Immediate(), **option)
 
 
 async def test_a_producer_that_is_no_source_yet_becomes_one() -> None:

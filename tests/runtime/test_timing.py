@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import time
+from datetime import timedelta
 from typing import Any
 
 import attrs
@@ -50,3 +52,22 @@ def test_limits_are_checked_when_they_are_changed_and_cannot_be_changed_in_place
     timing: Any = Timing()
     with pytest.raises(attrs.exceptions.FrozenInstanceError):
         timing.close = 1.0
+
+
+@pytest.mark.parametrize("name", ["heartbeat", "stall", "write", "peek", "close", "linger"])
+@pytest.mark.parametrize("value", ["5", True, [5], timedelta(seconds=5)], ids=repr)
+def test_a_limit_is_a_number_of_seconds(name: str, value: Any) -> None:
+    with pytest.raises(TypeError, match=f"^{name} is a number of seconds, not {re.escape(repr(value))}$"):
+        Timing(**{name: value})
+
+
+@pytest.mark.parametrize("name", ["peek", "close", "linger"])
+def test_a_time_to_wait_is_never_for_ever(name: str) -> None:
+    with pytest.raises(TypeError, match=f"^{name} is a number of seconds, not None$"):
+        Timing(**{name: None})
+
+
+def test_a_clock_is_called() -> None:
+    wrong: Any = 12.5
+    with pytest.raises(TypeError, match=r"^clock is a function, not 12\.5$"):
+        Timing(clock=wrong)

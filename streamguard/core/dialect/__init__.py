@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
+from streamguard.core.arguments import no_setting
 from streamguard.core.dialect.base import Dialect, DialectEncoder, DialectReader, Payload, Reading
 from streamguard.core.dialect.native import Native
 from streamguard.core.dialect.openai import OpenAI
@@ -37,8 +38,13 @@ _BY_NAME: Final[Mapping[str, Dialect]] = {"native": Native(), "openai": OpenAI()
 
 
 def dialect_named(dialect: str | Dialect) -> Dialect:
-    """The dialect of this name with its default settings; a Dialect is returned as it is."""
+    """The dialect of this name with its default settings; a Dialect is returned as it is.
+
+    Raises ValueError for a name that nobody knows, TypeError for anything else, a dialect's class included.
+    """
     if not isinstance(dialect, str):
+        if isinstance(dialect, type) or not isinstance(dialect, Dialect):
+            raise no_setting("dialect", dialect, _BY_NAME, "OpenAI(model='m')")
         return dialect
     try:
         return _BY_NAME[dialect]

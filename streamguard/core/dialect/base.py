@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json.decoder
 from collections.abc import Callable, Mapping
-from typing import Any, Final, Protocol
+from typing import Any, Final, Protocol, runtime_checkable
 
 import attrs
 
@@ -101,6 +101,7 @@ class DialectReader(Protocol):
         ...
 
 
+@runtime_checkable
 class Dialect(Protocol):
     """A setting: which form, and its parameters."""
 

@@ -71,7 +71,9 @@ class OpenAIEncoder:
             ending.reasons.setdefault(0, "stop")  # a source of text ends by returning
         missing = self._seen.begun - ending.reasons.keys()
         if missing:
-            return Failure("unproven_end", f"choice {min(missing)} has no finish reason", retryable=True)
+            choice = min(missing)
+            advice = f"yield Finish('stop', choice={choice}), or a chunk with its finish_reason"
+            return Failure("unproven_end", f"choice {choice} has no finish reason: {advice}", retryable=True)
         return ending.aborted()
 
     def closing(self, ending: Ending) -> list[Payload]:

@@ -35,6 +35,11 @@ __all__ = ["Raw", "RawEncoder"]
 
 _MAX_NAME: Final = 255  # bytes; the binary carrier has one byte for a name's length
 
+_UNFINISHED: Final = (
+    "the source ended inside an event: `raw` takes whole server-sent events, each up to its blank line; "
+    "for text choose native or openai"
+)
+
 
 class RawEncoder:
     """One stream of a provider's events."""
@@ -70,7 +75,7 @@ class RawEncoder:
         self._note(ending)
         if self._decoder.unfinished and self._seen.error is None:
             # The event that is missing its end was yielded, and cannot be sent.
-            return Failure("unproven_end", "the source ended inside an event: yield whole ones", retryable=True)
+            return Failure("unproven_end", _UNFINISHED, retryable=True)
         if self._end == "provider":
             return self._seen.judge()
         if callable(self._end) and self._seen.error is None:

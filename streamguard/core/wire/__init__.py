@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
+from streamguard.core.arguments import no_setting
 from streamguard.core.wire.base import MAX_FRAME, Received, Wire, WireEncoder, WireReader
 from streamguard.core.wire.binary import Binary
 from streamguard.core.wire.ndjson import Ndjson
@@ -38,8 +39,13 @@ _BY_NAME: Final[Mapping[str, Wire]] = {"sse": Sse(), "ndjson": Ndjson(), "binary
 
 
 def wire_named(wire: str | Wire) -> Wire:
-    """The carrier of this name with its default settings; a Wire is returned as it is."""
+    """The carrier of this name with its default settings; a Wire is returned as it is.
+
+    Raises ValueError for a name that nobody knows, TypeError for anything else, a carrier's class included.
+    """
     if not isinstance(wire, str):
+        if isinstance(wire, type) or not isinstance(wire, Wire):
+            raise no_setting("wire", wire, _BY_NAME, "Sse()")
         return wire
     try:
         return _BY_NAME[wire]

@@ -7,7 +7,7 @@ a frame is the right one is the verifier's business, whatever the carrier.
 
 from __future__ import annotations
 
-from typing import Final, Literal, Protocol
+from typing import Final, Literal, Protocol, runtime_checkable
 
 from streamguard.core.cursor import Cursor
 from streamguard.core.frame import Frame, TextFields
@@ -84,6 +84,7 @@ class WireReader(Protocol):
         ...
 
 
+@runtime_checkable
 class Wire(Protocol):
     """A setting: which carrier, and its parameters."""
 

@@ -16,8 +16,8 @@ from collections.abc import Callable
 from typing import Final, Literal, get_args
 
 import attrs
-from attrs.validators import in_
 
+from streamguard.core.arguments import one_of
 from streamguard.core.cursor import Cursor, looks_like_cursor
 from streamguard.core.errors import FieldRefused
 from streamguard.core.frame import Frame, TextFields, fits
@@ -293,8 +293,8 @@ class Sse:
     one silence, then short ones), or a `ping` event for clients whose idle timer counts events.
     """
 
-    ids: Literal["id", "comment"] = attrs.field(default="comment", validator=in_(("id", "comment")))
-    heartbeat: HeartbeatForm = attrs.field(default="comment", validator=in_(get_args(HeartbeatForm)))
+    ids: Literal["id", "comment"] = attrs.field(default="comment", validator=one_of("id", "comment"))
+    heartbeat: HeartbeatForm = attrs.field(default="comment", validator=one_of(*get_args(HeartbeatForm)))
 
     name = "sse"
     content_type = "text/event-stream; charset=utf-8"

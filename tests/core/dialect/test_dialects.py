@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import re
+from typing import Any
+
 import pytest
 
 from streamguard.core.dialect import Dialect, Native, OpenAI, Raw, Text, dialect_named
+from streamguard.core.wire import Sse
 
 
 @pytest.mark.parametrize(
@@ -30,3 +34,20 @@ def test_a_setting_is_returned_as_it_is() -> None:
 def test_an_unknown_name_is_refused_with_the_known_ones() -> None:
     with pytest.raises(ValueError, match="unknown dialect 'xml'; known: native, openai, raw, text"):
         dialect_named("xml")
+
+
+KNOWN = "dialect is 'native', 'openai', 'raw', 'text', or an instance such as OpenAI(model='m'), not "
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        (OpenAI, "dialect is the class OpenAI: give an instance, OpenAI()"),
+        (7, KNOWN + "7"),
+        (None, KNOWN + "None"),
+        (Sse(), KNOWN + "Sse(ids='comment', heartbeat='comment')"),
+    ],
+)
+def test_what_is_no_dialect_is_refused_with_what_is_one(wrong: Any, said: str) -> None:
+    with pytest.raises(TypeError, match=f"^{re.escape(said)}$"):
+        dialect_named(wrong)

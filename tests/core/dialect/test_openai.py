@@ -121,7 +121,8 @@ class TestChunks:
         assert answer.receipt.finish_reason == {"0": "length", "1": "stop"}
         _, answer = stream(chunk("a", 0, "stop"), chunk("b", 1), chunk("c", 2))
         assert (answer.verdict, answer.code) == (Verdict.FAILED, "unproven_end")
-        assert answer.receipt.failure == Failure("unproven_end", "choice 1 has no finish reason", retryable=True)
+        said = "choice 1 has no finish reason: yield Finish('stop', choice=1), or a chunk with its finish_reason"
+        assert answer.receipt.failure == Failure("unproven_end", said, retryable=True)
 
     def test_reasons_of_other_choices_come_without_a_role(self) -> None:
         data, _ = stream(chunk("a", 1), Finish("stop", choice=1), Finish("stop", choice=0))

@@ -325,7 +325,10 @@ def test_items_of_a_serialised_stream_are_its_events() -> None:
     assert encoder.ending.items == 4
 
 
-UNFINISHED = "the source ended inside an event: yield whole ones"
+UNFINISHED = (
+    "the source ended inside an event: `raw` takes whole server-sent events, each up to its blank line; "
+    "for text choose native or openai"
+)
 
 
 @pytest.mark.parametrize("rule", [{"end": "asgi"}, {"end": "endless"}, {"profile": "transformers"}, {}])
@@ -341,6 +344,7 @@ def test_an_event_without_its_end_fails_the_stream_under_any_rule(rule: dict[str
 def test_text_that_is_no_event_is_not_dropped_in_silence() -> None:
     _, answer = through("plain text", end="asgi")
     assert answer.verdict is Verdict.FAILED
+    assert answer.receipt.failure == Failure("unproven_end", UNFINISHED)
 
 
 def test_a_comment_without_its_end_is_no_event() -> None:

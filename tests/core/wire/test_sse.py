@@ -126,8 +126,12 @@ class TestEncoder:
         assert caught.value.field == "data"
 
     def test_settings_that_do_not_exist_are_refused(self) -> None:
-        for options in ({"ids": "ids"}, {"heartbeat": "none"}):
-            with pytest.raises(ValueError, match="must be in"):
+        options: Any
+        for options, said in (
+            ({"ids": "ids"}, "^ids is one of 'id', 'comment', not 'ids'$"),
+            ({"heartbeat": "none"}, "^heartbeat is one of 'comment', 'padded', 'ping', not 'none'$"),
+        ):
+            with pytest.raises(ValueError, match=said):
                 Sse(**options)
 
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+from typing import Any
+
 import pytest
 
 from streamguard.core.cursor import cursor_zero
@@ -33,6 +36,20 @@ def test_an_unknown_name_is_refused_with_the_known_ones() -> None:
     with pytest.raises(ValueError, match="unknown carrier 'xml'; known: sse, ndjson, binary, plain"):
         wire_named("xml")
     assert wire_for_content_type("application/json") is wire_for_content_type("") is None
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        (Sse, "wire is the class Sse: give an instance, Sse()"),
+        (7, "wire is 'sse', 'ndjson', 'binary', 'plain', or an instance such as Sse(), not 7"),
+        (None, "wire is 'sse', 'ndjson', 'binary', 'plain', or an instance such as Sse(), not None"),
+        (Native(), "wire is 'sse', 'ndjson', 'binary', 'plain', or an instance such as Sse(), not Native()"),
+    ],
+)
+def test_what_is_no_carrier_is_refused_with_what_is_one(wrong: Any, said: str) -> None:
+    with pytest.raises(TypeError, match=f"^{re.escape(said)}$"):
+        wire_named(wrong)
 
 
 @pytest.mark.parametrize("wire", [Sse(), Sse(ids="id"), Ndjson(), Binary(), Plain()], ids=repr)

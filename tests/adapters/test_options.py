@@ -1,0 +1,79 @@
+"""Options are checked where they are given, and a message says what to write instead."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+
+from streamguard.adapters.asgi import GuardedAnswer
+from streamguard.adapters.fastapi import guarded as guarded_fastapi
+from streamguard.adapters.options import AnswerOptions
+from streamguard.adapters.starlette import GuardedResponse
+from streamguard.adapters.starlette import guarded as guarded_starlette
+from streamguard.core.dialect import OpenAI
+from streamguard.core.flush import EveryTokens
+from streamguard.core.wire import Sse
+from streamguard.runtime.timing import Timing
+from tests.adapters.asgi_apps import tokens
+
+KNOWN = "known: flush, dialect, wire, timing, buffer, abort, http10, unsealed, on_end"
+DIALECTS = "'native', 'openai', 'raw', 'text', or an instance such as OpenAI(model='m')"
+WIRES = "'sse', 'ndjson', 'binary', 'plain', or an instance such as Sse()"
+
+
+def hook() -> None: ...
+
+
+MISTAKES: list[tuple[dict[str, Any], str]] = [
+    ({"dialect": OpenAI}, "dialect is the class OpenAI: give an instance, OpenAI()"),
+    ({"wire": Sse}, "wire is the class Sse: give an instance, Sse()"),
+    ({"dialect": 7}, f"dialect is {DIALECTS}, not 7"),
+    ({"dialect": None}, f"dialect is {DIALECTS}, not None"),
+    ({"wire": 7}, f"wire is {WIRES}, not 7"),
+    ({"flsh": 1}, f"unknown option 'flsh': did you mean 'flush'? {KNOWN}"),
+    ({"zzz": 1}, f"unknown option 'zzz'; {KNOWN}"),
+    ({"timeout": 5}, f"unknown option 'timeout': write timing=Timing(stall=…); {KNOWN}"),
+    ({"stall": 5}, f"unknown option 'stall': write timing=Timing(stall=…); {KNOWN}"),
+    ({"max_items": 5}, f"unknown option 'max_items': write buffer=Buffer(max_items=…); {KNOWN}"),
+    ({"model": "m"}, f"unknown option 'model': write dialect=OpenAI(model=…); {KNOWN}"),
+    ({"ids": "id"}, f"unknown option 'ids': write wire=Sse(ids=…); {KNOWN}"),
+    ({"timing": 5}, "timing is a Timing, for example Timing(stall=60), not 5"),
+    ({"buffer": 5}, "buffer is a Buffer, for example Buffer(max_items=100), not 5"),
+    ({"on_end": 5}, "on_end is a function, not 5"),
+    ({"on_end": hook}, "on_end is called with one argument, the Outcome, and the function hook does not take one"),
+]
+
+
+@pytest.mark.parametrize("guarded", [guarded_starlette, guarded_fastapi], ids=["starlette", "fastapi"])
+@pytest.mark.parametrize(("options", "said"), MISTAKES, ids=lambda value: str(value)[:30])
+def test_a_mistake_is_refused_when_decorating(guarded: Any, options: dict[str, Any], said: str) -> None:
+    with pytest.raises(TypeError) as caught:
+        guarded(**options)
+    assert str(caught.value) == said
+
+
+@pytest.mark.parametrize("name", ["status_code", "headers", "background"])
+def test_what_a_response_takes_is_sent_there(name: str) -> None:
+    guarded: Any = guarded_starlette
+    said = f"unknown option '{name}': return GuardedResponse(source, {name}=…); {KNOWN}"
+    with pytest.raises(TypeError, match=f"^{re.escape(said)}$"):
+        guarded(**{name: 1})
+
+
+def test_a_response_refuses_the_same() -> None:
+    make: Any
+    for make in (GuardedResponse, GuardedAnswer):
+        with pytest.raises(TypeError, match="unknown option 'flsh': did you mean 'flush'"):
+            make(tokens, flsh=EveryTokens(8))
+        with pytest.raises(TypeError, match=r"^options is an AnswerOptions\(…\), not \{'flush': 1\}$"):
+            make(tokens, options={"flush": 1})
+
+
+def test_good_options_are_taken_together() -> None:
+    shared = AnswerOptions(timing=Timing(stall=5))
+    assert AnswerOptions.of(shared, {}) is shared  # each request of an endpoint has these very ones
+    assert AnswerOptions.of(shared, {"dialect": "raw", "wire": None}).timing.stall == 5
+    assert AnswerOptions.of(None, {"on_end": print}).on_end is print
+    assert AnswerOptions.of(None, {"on_end": None}).on_end is None
