@@ -40,6 +40,7 @@ __all__ = [
     "booked",
     "client_of",
     "gated",
+    "read_by_all",
 ]
 
 HANG: Final = "hangs"
@@ -168,6 +169,11 @@ END_READERS: Final[Mapping[str, Callable[[Proxy, str], Reading]]] = {
 }
 
 
+def read_by_all(proxy: Proxy, path: str) -> dict[str, Reading]:
+    """What each of END_READERS makes of the answer at `path`, one after the other."""
+    return {name: reader(proxy, path) for name, reader in END_READERS.items()}
+
+
 # ---- token by token ----------------------------------------------------------------------------
 
 
@@ -224,6 +230,11 @@ class GatedStream:
         """Close the reader's connection, in the middle of the answer."""
         self.response.close()
         self._reader.close()
+
+    def reset(self) -> None:
+        """Reset the stream with CANCEL and keep the connection, as browsers do over HTTP/2 (RFC 9113, section 6.4)."""
+        frame = b"\0\0\4\3\0" + self.response.extensions["stream_id"].to_bytes(4, "big") + (8).to_bytes(4, "big")
+        self.response.extensions["network_stream"].write(frame, timeout=PATIENCE)
 
     def closed(self, within: float = PATIENCE) -> bool:
         """Whether the source is closed by then, as the server has it in its books."""

@@ -21,6 +21,7 @@ import ssl
 import subprocess
 import sys
 import tempfile
+import textwrap
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -277,7 +278,7 @@ def documented(program: Program, upstream: int, *, http2_front: bool) -> Iterato
         for printed, here in places.items():
             text = text.replace(printed, here)
         if program == "envoy":
-            text = _ENVOY.format(port=port, upstream=upstream, manager=text)
+            text = _ENVOY.format(port=port, upstream=upstream, manager=textwrap.indent(text, " " * 10))
         elif program == "haproxy":
             text = text.replace("defaults\n", "defaults\n    log global\n    option httplog\n")
         with _started(program, text, port, http2=http2_front, tls=program != "envoy") as proxy:

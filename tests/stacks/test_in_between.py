@@ -16,6 +16,8 @@ from streamguard.client import Verdict, stream_sync
 from streamguard.core.errors import VerdictError
 from tests.adapters.endings import TEXT, TOKENS
 from tests.adapters.readers import Reading
+from tests.modules import ROOT
+from tests.proofs.in_between import ENDS, cells_of, ends_of
 from tests.stacks.between import (
     DOCUMENTED,
     END_READERS,
@@ -28,11 +30,13 @@ from tests.stacks.between import (
     booked,
     client_of,
     gated,
+    read_by_all,
 )
 from tests.stacks.gated import APP
 from tests.stacks.processes import Process, running, stack_params
 from tests.stacks.proxies import Proxy, haproxy, nginx
 
+PAGE = ROOT / "docs" / "reference" / "proxies.md"
 ALL = {**WAYS, **DOCUMENTED}
 CUT = "".join(TOKENS[:3])
 BEAT = b": hb"
@@ -75,8 +79,11 @@ def proxy(server: Process, way: Way) -> Iterator[Proxy]:
         yield started
 
 
-def read(proxy: Proxy, path: str) -> dict[str, Reading]:
-    return {name: reader(proxy, path) for name, reader in END_READERS.items()}
+def documented_cells(way: Way, server: str) -> list[str]:
+    """The row of the page's first table for this proxy and server."""
+    table = PAGE.read_text(encoding="utf-8").partition(f"**{ENDS}**")[2].partition("**")[0]
+    rows = [line.strip("| ").split(" | ") for line in table.splitlines() if line.startswith(f"| {way.name} |")]
+    return next(row[2:] for row in rows if row[1] == "all" or server in row[1].split(", "))
 
 
 def raw(proxy: Proxy, path: str) -> httpx.Response:
@@ -88,8 +95,7 @@ def raw(proxy: Proxy, path: str) -> httpx.Response:
 
 
 def test_an_end_is_what_it_was_for_every_reader(server: Process, way: Way, proxy: Proxy) -> None:
-    whole = read(proxy, "/warn/finished/openai/chat/completions")
-    cut = read(proxy, "/warn/raises-3/openai/chat/completions")
+    whole, cut = ends_of(proxy)
     assert {name: reading.error for name, reading in whole.items()} == dict.fromkeys(END_READERS)
     assert whole["openai"].text == whole["streamguard.client"].text == TEXT
     # By what stands in the answer: whatever became of the abort on the way.
@@ -103,6 +109,7 @@ def test_an_end_is_what_it_was_for_every_reader(server: Process, way: Way, proxy
             assert cut[name].error not in (None, HANG), name
         else:
             assert cut[name].error is None, f"{name}: the abort arrives, and the table says that it does not"
+    assert cells_of(cut) == documented_cells(way, server.stack)[: len(END_READERS)]
 
 
 def test_a_cut_answer_is_in_the_log_of_haproxy(uvicorn: Process, needs_haproxy: None) -> None:
@@ -147,6 +154,15 @@ def test_the_header_of_ours_is_what_keeps_nginx_from_holding_tokens(
 # ---- leaving ---------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("name", ["nginx, HTTP/2 in front", "HAProxy, HTTP/2 in front"])
+def test_a_stream_that_is_reset_ends_its_source_though_the_connection_stays(uvicorn: Process, name: str) -> None:
+    WAYS[name].require()
+    with WAYS[name].start(uvicorn.port) as proxy, gated(proxy, uvicorn.port) as stream:
+        stream.token(1)
+        stream.reset()
+        assert stream.closed()
+
+
 def test_a_reader_that_leaves_ends_the_source(server: Process, way: Way, proxy: Proxy) -> None:
     with gated(proxy, server.port, gzip=way.gzip) as stream:
         stream.token(1)
@@ -181,7 +197,7 @@ def test_http10_warn_streams_and_says_once_what_to_set(server: Process, over_htt
 def test_http10_buffer_gives_the_answer_whole_or_a_502(over_http10: Proxy) -> None:
     whole = raw(over_http10, "/buffer/finished/openai/chat/completions")
     assert (whole.status_code, whole.headers["content-length"]) == (200, str(len(whole.content)))
-    cut = read(over_http10, "/buffer/raises-3/openai/chat/completions")
+    cut = read_by_all(over_http10, "/buffer/raises-3/openai/chat/completions")
     assert {name: reading.error for name, reading in cut.items()} == {
         "httpx": "502",
         "curl": "exit 22",
