@@ -25,6 +25,7 @@ EXAMPLES = ROOT / "examples"
 APPS = {"fastapi_app.py", "starlette_app.py", "asgi_app.py"}
 CLIENTS = {"client_async.py", "client_sync.py"}
 SCRIPTS = {"stages.py"}
+TESTS = {"test_my_endpoint.py"}
 
 
 def loaded(name: str) -> ModuleType:
@@ -55,7 +56,7 @@ def run(name: str, *arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_every_example_is_run() -> None:
-    assert {path.name for path in EXAMPLES.glob("*.py")} == APPS | CLIENTS | SCRIPTS
+    assert {path.name for path in EXAMPLES.glob("*.py")} == APPS | CLIENTS | SCRIPTS | TESTS
 
 
 @pytest.mark.parametrize("name", sorted(SCRIPTS))
@@ -63,6 +64,14 @@ def test_scripts_run(name: str) -> None:
     done = run(name)
     assert done.returncode == 0, done.stderr
     assert done.stdout
+
+
+@pytest.mark.parametrize("name", sorted(TESTS))
+def test_tests_pass(name: str) -> None:
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", name]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, cwd=EXAMPLES, check=False)
+    assert done.returncode == 0, done.stdout
+    assert " passed" in done.stdout
 
 
 @pytest.mark.parametrize("name", sorted(CLIENTS))

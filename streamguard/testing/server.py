@@ -114,11 +114,10 @@ class ScriptedServer:
         """Run the application until it returns or raises. What it raises is kept in `error`, as servers log it."""
         receive = _Cycle(self).receive if self._killable else self._receive
         try:
-            with anyio.CancelScope() as self._scope:
+            with anyio.CancelScope() as scope:
+                self._scope = scope
                 await self.app(self.scope, receive, self._send)
                 self.ended = "complete" if self._complete else "unfinished"
-            if self._scope.cancelled_caught:
-                self.ended = "raised"
         except Exception as exc:
             self.error = exc
             self.ended = "raised"
@@ -129,8 +128,8 @@ class ScriptedServer:
         return self
 
     async def __aenter__(self) -> Self:
-        self._tasks = await anyio.create_task_group().__aenter__()
-        self._tasks.start_soon(self.run)
+        self._tasks = tasks = await anyio.create_task_group().__aenter__()
+        tasks.start_soon(self.run)
         return self
 
     async def __aexit__(

@@ -21,8 +21,8 @@ from streamguard.core.flush import (
     Within,
     any_of,
 )
-from streamguard.testing.check_policy import check_flush_policy
 from streamguard.testing.contract import ContractBroken
+from streamguard.testing.policy_contract import check_flush_policy
 from streamguard.testing.strategies import flush_policies
 
 

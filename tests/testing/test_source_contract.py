@@ -14,9 +14,9 @@ import pytest
 from streamguard.core.items import Block, Finish
 from streamguard.runtime.push import PushSource
 from streamguard.runtime.source import TokenSource
-from streamguard.testing.check_source import check_source
 from streamguard.testing.contract import ContractBroken
 from streamguard.testing.source import FOREVER, RecordingSource, Shape, Yield
+from streamguard.testing.source_contract import check_source
 
 BACKENDS = pytest.mark.parametrize("backend", ["asyncio", "trio"])
 VARIABLE: contextvars.ContextVar[str] = contextvars.ContextVar("variable")

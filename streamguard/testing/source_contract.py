@@ -13,7 +13,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from itertools import pairwise
-from typing import Any, Final
+from typing import Any, Final, NoReturn
 
 import anyio
 import anyio.lowlevel
@@ -107,7 +107,7 @@ class _Check:
         self.rule, self.doing = rule, doing
         self.beats += 1
 
-    def _broken(self, rule: str, what: str, cause: BaseException | None = None) -> None:
+    def _broken(self, rule: str, what: str, cause: BaseException | None = None) -> NoReturn:
         raise ContractBroken(self.name, rule, what) from cause
 
     async def _made(self) -> TokenSource:
@@ -127,6 +127,7 @@ class _Check:
         verifier = StreamVerifier(dialect=self._dialect.name)
         verifier.feed(pipeline.open())
         count = 0
+        items: Any = None
         self.at("raises nothing", "opening it")
         try:
             items = await source.open()
