@@ -204,9 +204,11 @@ class GuardedAnswer:
         for failure in self._cancelled:
             self._driver.cancel(failure)
         try:
-            self.outcome = await self._driver.run()
+            await self._driver.run()
         except SourceFailed as exc:  # in peek mode, before the headers: the source chose what is told
             await send_refusal(early_failure(failure_from(exc)), scope, send)
+        finally:  # also where a cancellation comes out
+            self.outcome = self._driver.outcome
 
     def _headers(self, zero: Cursor | None, wire: Wire) -> list[tuple[bytes, bytes]]:
         own = answer_headers(zero, content_type=wire.content_type, dialect=self.options.dialect.name, wire=wire.name)

@@ -10,6 +10,7 @@
 
 from __future__ import annotations
 
+import contextvars
 import functools
 import inspect
 from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Iterable, Mapping
@@ -160,8 +161,22 @@ def _is_function(endpoint: Any) -> bool:
     return inspect.isroutine(endpoint)
 
 
+_UNSET: Final = object()
+
+
 async def _in_pool(endpoint: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    return await anyio.to_thread.run_sync(functools.partial(endpoint, *args, **kwargs))
+    """Call a plain `def` endpoint in the pool. What it set of context variables is set here too, for its source."""
+
+    def call() -> tuple[Any, list[tuple[contextvars.ContextVar[Any], Any]]]:
+        before = contextvars.copy_context()
+        result = endpoint(*args, **kwargs)
+        after = contextvars.copy_context()
+        return result, [(name, value) for name, value in after.items() if before.get(name, _UNSET) is not value]
+
+    result, changed = await anyio.to_thread.run_sync(call)
+    for name, value in changed:
+        name.set(value)
+    return result
 
 
 def _found(kind: type[T], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> T | None:

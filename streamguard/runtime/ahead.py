@@ -15,7 +15,7 @@ import anyio.abc
 from streamguard.core.items import Item
 from streamguard.runtime.buffer import Buffer, HandOver
 from streamguard.runtime.cancellation import OutsideCancellation
-from streamguard.runtime.closing import close
+from streamguard.runtime.closing import INSISTENCE, close
 
 __all__ = ["AheadIterator"]
 
@@ -35,6 +35,7 @@ class AheadIterator:
         if self._tasks is None and not self._hand_over.closed:
             self._told = anyio.CancelScope()  # cancelled to stop the source
             self._closing = anyio.CancelScope()  # shields its clean-up
+            self._calm = anyio.CancelScope()  # shielded once it was told often enough
             self._over = anyio.Event()
             self._failure: Exception | None = None  # what closing raised
             self._tasks = anyio.create_task_group()
@@ -50,17 +51,27 @@ class AheadIterator:
             return
         self._told.cancel()
         try:
+            await self._insist()
             await self._over.wait()
         finally:
-            self._closing.shield = False  # a limit was reached: the clean-up is told to stop too
+            self._closing.shield = self._calm.shield = False  # a limit was reached: the clean-up is told to stop too
+            with anyio.CancelScope(shield=True):
+                await self._insist()
             await self._tasks.__aexit__(None, None, None)
         if self._failure is not None:
             raise self._failure
 
+    async def _insist(self) -> None:
+        """Tell the source, at every `await`, for a moment: one that catches it and goes on would keep a processor busy
+        for as long as it is told."""
+        with anyio.move_on_after(INSISTENCE):
+            await self._over.wait()
+        self._calm.shield = True
+
     async def _run(self) -> None:
         iterator: AsyncIterator[Item] | None = None
         try:
-            with self._told, self._closing:
+            with self._told, self._closing, self._calm:
                 try:
                     iterator = self._producer.__aiter__()
                     await self._steps(iterator)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import inspect
-from typing import Any
+from typing import Any, Final
 
-__all__ = ["close", "close_sync"]
+__all__ = ["INSISTENCE", "close", "close_sync"]
+
+INSISTENCE: Final = 0.1  # seconds for which a source that is told to stop is told so at every `await`
 
 
 async def close(producer: Any) -> None:

@@ -15,15 +15,15 @@ from typing import Final
 import anyio
 
 from streamguard.runtime.cancellation import FATAL, leaf
+from streamguard.runtime.closing import INSISTENCE
 from streamguard.runtime.source import TokenSource
 
-__all__ = ["INSISTENCE", "TICK", "Patience"]
+__all__ = ["TICK", "Patience"]
 
 logger = logging.getLogger("streamguard")
 
 # Seconds between two wakes of the clock watcher. A policy whose deadline is always now would keep a processor busy.
 TICK: Final = 0.001
-INSISTENCE: Final = 0.1  # seconds for which a source that is told to stop is told so at every `await`
 
 
 class Patience:

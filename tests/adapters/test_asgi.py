@@ -14,7 +14,7 @@ import pytest
 
 from streamguard.adapters import asgi
 from streamguard.adapters.asgi import AnswerOptions, GuardedAnswer
-from streamguard.adapters.seal import Receive, Scope, SealMiddleware, Send
+from streamguard.adapters.seal import Message, Receive, Scope, SealMiddleware, Send
 from streamguard.core.cursor import cursor_zero
 from streamguard.core.errors import Failure, SourceFailed
 from streamguard.core.negotiate import parse_answer
@@ -554,3 +554,32 @@ def test_a_source_that_was_refused_is_closed(caplog: pytest.LogCaptureFixture) -
         exchange(server.connect(), last_event_id=CURSOR)
     assert closed == [1, 1]
     assert logging.ERROR not in [record.levelno for record in caplog.records]
+
+
+def test_a_cancelled_answer_has_its_outcome() -> None:
+    async def test() -> None:
+        reached, never = asyncio.Event(), asyncio.Event()
+
+        async def source() -> AsyncIterator[str]:
+            yield "a "
+            reached.set()
+            await never.wait()
+
+        async def receive() -> Message:
+            await never.wait()
+            raise AssertionError
+
+        async def send(message: Message) -> None:
+            pass
+
+        answer = GuardedAnswer(source())
+        scope = {"type": "http", "method": "GET", "headers": [], "query_string": b"", "http_version": "1.1"}
+        task = asyncio.ensure_future(answer(scope, receive, send))
+        await reached.wait()
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert answer.outcome is not None
+        assert answer.outcome.status == "shutdown"
+
+    asyncio.run(test())

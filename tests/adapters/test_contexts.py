@@ -438,3 +438,53 @@ def test_two_loops_in_two_threads_and_one_after_the_other_do_not_meet(kind: str)
                 thread.join()
     join_threads()
     assert verdicts == [Verdict.COMPLETE] * 12
+
+
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "push"])
+def test_a_value_set_in_a_plain_def_that_returns_its_source_is_there_at_every_step(kind: str) -> None:
+    source = Source(kind, "a ", "b ")
+    app = FastAPI()
+
+    @app.get("/")
+    @guarded(**source.options)
+    def endpoint() -> Any:
+        VARIABLE.set("endpoint")
+        return source.make()
+
+    with serving(app) as server:
+        exchange(server.connect())
+    join_threads()
+    assert source.values == ["endpoint", "step 1"]
+
+
+def test_a_buffered_source_that_swallows_what_it_is_told_is_abandoned_without_a_spin() -> None:
+    released, over, ends = Gate(), Gate(), Ends()
+    swallowed: list[int] = []
+
+    async def stubborn() -> AsyncIterator[str]:
+        yield "a "
+        while not released.opened:
+            try:
+                await released
+            except asyncio.CancelledError:
+                swallowed.append(1)
+        over.open()
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        await GuardedAnswer(stubborn(), timing=Timing(close=0.3), on_end=ends, buffer=Buffer())(scope, receive, send)
+
+    with serving(app) as server:
+        before = server.call(lambda: len(asyncio.all_tasks()))
+        with server.connect() as connection:
+            connection.get()
+            connection.until(b"a ")
+        outcome = ends.wait()
+        server.call(asyncio.sleep, 0.4)
+        then = len(swallowed)
+        server.call(asyncio.sleep, 0.2)
+        late = len(swallowed) - then
+        released.open()
+        over.wait()
+        assert server.call(settled, before)
+    assert late <= 1
+    assert (outcome.status, outcome.abandoned) == ("gone", True)

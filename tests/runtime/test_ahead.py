@@ -12,6 +12,7 @@ import pytest
 from streamguard.runtime.buffer import Buffer
 from streamguard.runtime.source import TokenSource
 from tests.runtime.fakes import VARIABLE, Script, Served, Wire, serve, task_id
+from tests.runtime.virtual import BACKENDS, run
 
 pytestmark = pytest.mark.anyio
 
@@ -175,3 +176,24 @@ async def test_a_clean_up_does_not_hold_back_the_terminal() -> None:
     served = await ahead(Slow()).run()
     assert served.wire.read().status == "complete"
     assert served.wire.times[-1] < 1
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_buffered_source_that_swallows_again_and_again_does_not_spin(backend: str) -> None:
+    told = 0
+
+    async def source() -> AsyncIterator[str]:
+        nonlocal told
+        yield "a"
+        while anyio.current_time() < 50:
+            try:
+                await anyio.sleep(50)
+            except anyio.get_cancelled_exc_class():
+                told += 1
+        yield "b"
+
+    async def test() -> Served:
+        return await serve(TokenSource(source, buffer=Buffer()), stall=1.0, close=2.0, linger=0.0).run()
+
+    assert run(backend, test, tick=0.0001).outcome.abandoned
+    assert 1 < told < 4000

@@ -7,7 +7,8 @@ from typing import Any
 import anyio
 import pytest
 
-from streamguard.runtime.patience import INSISTENCE, Patience
+from streamguard.runtime.closing import INSISTENCE
+from streamguard.runtime.patience import Patience
 from streamguard.runtime.source import TokenSource
 from tests.runtime.fakes import Script
 
