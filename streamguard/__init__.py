@@ -10,11 +10,14 @@ from streamguard.core.dialect import Native, OpenAI, Raw, Text
 from streamguard.core.errors import (
     CorruptStream,
     FailedStream,
+    LimitExceeded,
     SourceFailed,
     StreamAborted,
+    StreamClosed,
     StreamGap,
     StreamGuardError,
     TruncatedStream,
+    UnexpectedResponse,
     VerdictError,
 )
 from streamguard.core.flush import (
@@ -86,9 +89,12 @@ __all__ = [
     # errors
     "StreamGuardError",
     "StreamAborted",
+    "StreamClosed",
     "VerdictError",
     "TruncatedStream",
     "CorruptStream",
     "StreamGap",
     "FailedStream",
+    "UnexpectedResponse",
+    "LimitExceeded",
 ]

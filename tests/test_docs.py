@@ -15,6 +15,7 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import httpx
 import openai
@@ -34,6 +35,8 @@ RUN = {
     "app.py", "client.py", "openai_app.py", "story_app.py", "reader.py", "batching_app.py", "own_policy.py",
     "chat_app.py", "relay_app.py", "failing_app.py", "early_app.py", "own_server.py", "by_hand.py", "reading.py",
     "metered_app.py", "patient_app.py", "limited_server.py", "thread_app.py", "push_app.py", "queue_source.py",
+    "cut_test.py", "disconnect_test.py", "contract_test.py", "decoders_test.py",
+    "converted_app.py", "events_app.py", "limited_reading.py",
 }  # fmt: skip
 
 
@@ -56,7 +59,8 @@ def served(folder: Path, name: str, **replaced: str) -> Iterator[str]:
             pytest.fail(f"{name} did not start")
     finally:
         process.terminate()
-        process.communicate(timeout=10)
+        rest = process.communicate(timeout=10)[1]
+        (folder / "stderr").write_text(rest, encoding="utf-8")  # what it logged after it had started
 
 
 def ran(folder: Path, name: str, *arguments: str, **replaced: str) -> str:
@@ -98,6 +102,40 @@ def test_an_openai_client_reads_the_chat_endpoints(tmp_path: Path, name: str) ->
         assert chat(url) == "one two three "
 
 
+def test_the_chat_endpoint_answers_in_one_piece_what_does_not_ask_for_a_stream(tmp_path: Path) -> None:
+    with served(tmp_path, "chat_app.py") as url, openai.OpenAI(
+        base_url=f"{url}/v1", api_key="none", max_retries=0
+    ) as sdk:
+        messages: Any = [{"role": "user", "content": "one two three"}]
+        answer = sdk.chat.completions.create(model="tiny", messages=messages)
+    assert answer.choices[0].message.content == "one two three "
+    assert answer.choices[0].finish_reason == "stop"
+    assert answer.usage is not None
+    assert answer.usage.completion_tokens == 3
+
+
+@pytest.mark.parametrize(("body", "status"), [(b"{bad", 422), (b'{"messages": [{"role": "user"}]}', 422)])
+def test_a_bad_request_to_the_readmes_chat_endpoint_keeps_its_status(
+    tmp_path: Path, body: bytes, status: int
+) -> None:
+    with served(tmp_path, "openai_app.py") as url:
+        headers = {"content-type": "application/json"}
+        assert httpx.post(f"{url}/v1/chat/completions", content=body, headers=headers).status_code == status
+
+
+def test_a_converted_endpoint_serves_bare_text_and_one_of_ready_made_events_its_events(tmp_path: Path) -> None:
+    with served(tmp_path, "converted_app.py") as url, client.stream_sync(
+        "POST", f"{url}/chat", json={"text": "Hello you"}
+    ) as answer:
+        assert answer.read() == "Hello you "
+    with served(tmp_path, "events_app.py") as url:
+        events = httpx.get(f"{url}/steps")
+        with client.stream_sync("GET", f"{url}/steps") as answer:
+            assert [frame.data for frame in answer.frames()] == [f'{{"number": {number}}}' for number in range(3)]
+    assert events.text.count("event: step\n") == 3
+    assert events.headers["streamguard"]
+
+
 def test_a_relay_passes_an_upstream_on(tmp_path: Path) -> None:
     with served(tmp_path, "chat_app.py") as upstream, served(
         tmp_path, "relay_app.py", **{"http://127.0.0.1:8100": upstream}
@@ -118,11 +156,13 @@ def test_the_tutorial_ends_as_it_says(tmp_path: Path) -> None:
         broken = ran(tmp_path, "reader.py", f"{url}/broken")
         silent = ran(tmp_path, "reader.py", f"{url}/silent")
         read = ran(tmp_path, "reading.py", f"{url}/story")
+        twice = ran(tmp_path, "limited_reading.py", f"{url}/story", f"{url}/story?words=1")
     assert re.fullmatch(r"(word-\d ){5}\nCOMPLETE, 6 frames, crc [0-9a-f]{8}\n", story)
     assert broken == "this is the first half, \nthe server says: failed (source_error)\n"
     assert silent == "and then \nthe server says: stalled (stalled)\n"
     assert read.startswith("word-0 ")
     assert "COMPLETE" in read
+    assert twice == "word-0 word-1 word-2 word-3 word-4 \nword-0 \n"
 
 
 def test_batching_sends_fewer_frames_and_all_the_text(tmp_path: Path) -> None:
@@ -144,16 +184,27 @@ def test_an_early_failure_keeps_its_status(tmp_path: Path) -> None:
         assert httpx.get(f"{url}/secret").status_code == 403
 
 
-def test_the_metered_endpoint_serves(tmp_path: Path) -> None:
-    with served(tmp_path, "metered_app.py") as url, client.stream_sync("GET", f"{url}/answer") as answer:
-        assert answer.read() == "Hello world"
+def test_the_metered_endpoint_serves_and_logs_what_was_delivered(tmp_path: Path) -> None:
+    with served(tmp_path, "metered_app.py") as url:
+        for headers in ({}, {"X-Request-ID": "r1"}):
+            with client.stream_sync("GET", f"{url}/answer", headers=headers) as answer:
+                assert answer.read() == "Hello world"
+    log = (tmp_path / "stderr").read_text(encoding="utf-8")
+    assert "INFO:meter:None: complete, 2 items, delivered: unknown, usage None" in log
+    assert "INFO:meter:r1: complete, 2 items" in log
 
 
 def test_threads_and_callbacks_serve(tmp_path: Path) -> None:
     with served(tmp_path, "thread_app.py") as url, client.stream_sync("GET", f"{url}/blocking") as answer:
         assert answer.read() == "word-0 word-1 word-2 word-3 word-4 "
-    with served(tmp_path, "push_app.py") as url, client.stream_sync("GET", f"{url}/pushed") as answer:
-        assert answer.read() == "one two three "
+    with served(tmp_path, "push_app.py") as url:
+        for prompt in ("one two three ", "x " * 6000):  # several times what its buffer holds
+            with client.stream_sync("GET", f"{url}/pushed", params={"prompt": prompt}) as answer:
+                assert answer.read() == prompt
+        with client.stream_sync("GET", f"{url}/pushed", params={"prompt": "half break"}) as answer:
+            with pytest.raises(FailedStream) as raised:
+                answer.read()
+    assert (raised.value.received, raised.value.code) == ("half ", "source_error")
     assert ran(tmp_path, "queue_source.py") == "['one ', 'two ']\n"
 
 
