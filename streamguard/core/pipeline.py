@@ -146,6 +146,11 @@ class FrameStage:
         self._made += self.encoder.fail(failure, status)
         return self._taken()
 
+    def drain(self) -> list[Frame]:
+        """The frames of all that is held, for a stream that goes on elsewhere."""
+        self._drain()
+        return self._taken()
+
     def deadline(self) -> float | None:
         """When to call `tick`."""
         return self.source.deadline()

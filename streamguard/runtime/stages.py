@@ -21,16 +21,16 @@ import anyio.abc
 import attrs
 
 from streamguard.core.arguments import require, require_callable
-from streamguard.core.cursor import Cursor
 from streamguard.core.errors import Failure, StreamAborted, StreamBroken, StreamClosed
 from streamguard.core.flush import FlushPolicy
 from streamguard.core.frame import Frame
 from streamguard.core.framing import FramedEncoder
 from streamguard.core.guard import CompletionGuard
-from streamguard.core.items import Ending, Finish, Item
-from streamguard.core.pipeline import FrameStage, ItemStage, Pipeline, require_stage
+from streamguard.core.items import Item
+from streamguard.core.pipeline import Pipeline, require_stage
 from streamguard.observe.hooks import OnEnd, Outcome
 from streamguard.runtime.direct import DirectDriver
+from streamguard.runtime.lists import FrameLists, ItemLists
 from streamguard.runtime.sink import Stage
 from streamguard.runtime.source import Producer, TokenSource
 from streamguard.runtime.timing import DEFAULT_TIMING, TIMING_EXAMPLE, Timing
@@ -38,81 +38,6 @@ from streamguard.runtime.timing import DEFAULT_TIMING, TIMING_EXAMPLE, Timing
 __all__ = ["GuardedStream", "StageStream", "pipe"]
 
 T = TypeVar("T")
-
-
-class _Lists:
-    """What a stage without a guard has in common: lists out, no bytes, no cursor, no sign of life."""
-
-    def __init__(self) -> None:
-        self.ending = Ending()
-        self.status: str | None = None
-
-    cursor = Cursor("", 0, 0, 0)
-    sent = 0
-    timed = True
-
-    def open(self) -> list[Any]:
-        return []
-
-    def heartbeat(self) -> list[Any]:
-        return []
-
-
-class _Items(_Lists):
-    """items -> flush, as a stage that can end."""
-
-    def __init__(self, policy: FlushPolicy) -> None:
-        super().__init__()
-        self._stage = ItemStage(policy)
-        self.tick = self._stage.tick
-        self.deadline = self._stage.deadline
-
-    @property
-    def items(self) -> int:
-        return self._stage.items
-
-    def push(self, item: Item, now: float) -> list[Item]:
-        if isinstance(item, Finish):
-            self.ending.merge(item)
-        return self._stage.push(item, now)
-
-    def finish(self, now: float) -> list[Item]:
-        self.status = "complete"
-        return self._rest()
-
-    def fail(self, failure: Failure, now: float, status: str = "failed") -> list[Item]:
-        self.status = self.ending.status = status
-        self.ending.failure = failure
-        return self._rest()
-
-    def _rest(self) -> list[Item]:
-        text = self._stage.drain()
-        return [text] if text else []
-
-
-class _Frames(_Lists):
-    """items -> flush -> encode, as a stage that can end."""
-
-    def __init__(self, policy: FlushPolicy, encoder: FramedEncoder) -> None:
-        super().__init__()
-        self._stage = FrameStage(policy, encoder)
-        self.ending = encoder.ending
-        self.push = self._stage.push
-        self.tick = self._stage.tick
-        self.deadline = self._stage.deadline
-
-    @property
-    def items(self) -> int:
-        return self.ending.items + self._stage.source.items
-
-    def finish(self, now: float) -> list[Frame]:
-        frames = self._stage.finish(now)
-        self.status = frames[-1].status
-        return frames
-
-    def fail(self, failure: Failure, now: float, status: str = "failed") -> list[Frame]:
-        self.status = status
-        return self._stage.fail(failure, now, status)
 
 
 class _HandOver(Generic[T]):
@@ -244,9 +169,9 @@ class StageStream(Generic[T]):
 
     def _over(self, driver: DirectDriver[Any]) -> Exception:
         status = self._stage.status or "gone"
-        if driver.exception is not None and (isinstance(self._stage, _Items) or self._stage.status is None):
+        if driver.exception is not None and (isinstance(self._stage, ItemLists) or self._stage.status is None):
             return driver.exception
-        if status == "complete" or isinstance(self._stage, _Frames):
+        if status == "complete" or isinstance(self._stage, FrameLists):
             return StopAsyncIteration()
         return StreamAborted(status, self._stage.ending.failure)
 
@@ -296,9 +221,9 @@ def pipe(
             raise TypeError(f"a source alone takes no {', '.join(options)}; the stages are given by position")
         return source if isinstance(source, TokenSource) else TokenSource(source)
     if encoder is None:
-        return StageStream(source, _Items(policy), **options)
+        return StageStream(source, ItemLists(policy), **options)
     if guard is None:
-        return StageStream(source, _Frames(policy, encoder), **options)
+        return StageStream(source, FrameLists(policy, encoder), **options)
     return StageStream(source, Pipeline(policy, encoder, guard), **options)
 
 

@@ -1,0 +1,223 @@
+"""Source -> pipeline -> log: the half of a resumable stream that generates.
+
+It is the direct driver over a stage that makes frames and a sink that appends them, so everything that holds of a
+served source holds here: limits, flush deadlines, closing, cancellation at any await. What differs:
+
+* Nobody's leaving ends it but the one who holds the reins: `leave` (its lease is lost), `cancel` (told by a reader).
+* Two tasks beside the driver keep the lease and listen for signals. A holder that cannot renew stops in time by its
+  own clock, before another may hold the lease by the store's.
+* A server that goes away writes no end: the stream lives on in the log. Its lease is let go, so that another process
+  can take it over at once.
+* An append whose outcome is unknown is repeated for a while, with the source paused: the log takes it only once.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable
+from typing import Any, Final
+
+import anyio
+import attrs
+
+from streamguard.core.cursor import Cursor
+from streamguard.core.errors import Failure
+from streamguard.core.flush import FlushPolicy
+from streamguard.core.frame import Frame
+from streamguard.core.framing import FramedEncoder
+from streamguard.core.items import Checkpoint, Item
+from streamguard.core.jsontext import dumps
+from streamguard.log.base import Lease, LogError, LogUnavailable, StreamLog
+from streamguard.observe.hooks import OnEnd, Outcome
+from streamguard.runtime.direct import DirectDriver
+from streamguard.runtime.lists import FrameLists
+from streamguard.runtime.source import TokenSource
+from streamguard.runtime.timing import Timing
+
+__all__ = ["LogSink", "LoggedStage", "Producer"]
+
+logger = logging.getLogger("streamguard")
+
+_PAUSE: Final = 0.05  # seconds before an append is repeated for the first time
+_LISTEN: Final = 30.0  # seconds of one wait for a signal
+
+
+class LoggedStage(FrameLists):
+    """items -> flush -> encode, for a log: a checkpoint goes along with the frames before it."""
+
+    def __init__(self, policy: FlushPolicy, encoder: FramedEncoder) -> None:
+        super().__init__(policy, encoder)
+        self._encoder = encoder
+        self._frames = self.push
+        self.push = self._push
+
+    @property
+    def cursor(self) -> Cursor:  # type: ignore[override]
+        return self._encoder.cursor
+
+    def _push(self, item: Item, now: float) -> list[Any]:
+        frames: list[Any] = self._frames(item, now)
+        if type(item) is Checkpoint:
+            frames.append(item)
+        return frames
+
+    def fail(self, failure: Failure, now: float, status: str = "failed") -> list[Frame]:
+        """A server that goes away is no end of the stream: only what is held leaves."""
+        if status == "shutdown":
+            return self.drain()
+        return super().fail(failure, now, status)
+
+
+class LogSink:
+    """Where a producer's frames go. `tail` is the last that was acknowledged, `renewed` when the lease was, before
+    the call that did it; `patience` is how long an append may fail before the stream does."""
+
+    def __init__(
+        self, log: StreamLog, lease: Lease, tail: Cursor, clock: Callable[[], float], *, patience: float = 5.0
+    ) -> None:
+        self.log = log
+        self.lease = lease
+        self.tail = tail
+        self.renewed = clock()
+        self._clock = clock
+        self._patience = patience
+        self._left = anyio.Event()
+
+    async def start(self) -> None: ...
+
+    async def send(self, data: list[Any]) -> None:
+        state = None
+        if type(data[-1]) is Checkpoint:
+            state = dumps(data.pop().state)
+        asked = self._clock()
+        try:
+            self.tail = await self.log.append(self.lease, self.tail, data, checkpoint=state)
+        except LogUnavailable as exc:
+            self.tail = await self._again(data, state, asked, exc)
+            asked = self._clock()
+        self.renewed = asked
+
+    async def _again(self, data: list[Frame], state: bytes | None, since: float, exc: LogUnavailable) -> Cursor:
+        pause = _PAUSE
+        logger.warning("stream %s: %s; it is tried again", self.lease.sid[:8], exc)
+        while self._clock() - since < self._patience:
+            await anyio.sleep(pause)
+            pause = min(2 * pause, 1.0)
+            try:
+                return await self.log.append(self.lease, self.tail, data, checkpoint=state)
+            except LogUnavailable as again:
+                exc = again
+        raise exc
+
+    async def end(self) -> None: ...
+
+    async def abort(self) -> None: ...
+
+    def unsent(self) -> int:
+        return 0  # the log has it, or the call has not returned
+
+    def kill(self, *, drop: bool) -> bool:
+        return False
+
+    async def gone(self) -> None:
+        await self._left.wait()
+
+    def leave(self) -> None:
+        """The stream is somebody else's now: stop, and say nothing."""
+        self._left.set()
+
+
+class Producer:
+    """Generates one stream into a log, under a lease. `timing` are the source's limits."""
+
+    def __init__(
+        self,
+        source: TokenSource,
+        policy: FlushPolicy,
+        encoder: FramedEncoder,
+        log: StreamLog,
+        lease: Lease,
+        timing: Timing,
+        *,
+        patience: float = 5.0,
+        on_end: OnEnd | None = None,
+        request_id: str | None = None,
+    ) -> None:
+        self.sink = LogSink(log, lease, encoder.cursor, timing.clock, patience=patience)
+        self.lease = lease
+        self.cancelled = False
+        self._clock = timing.clock
+        quiet = attrs.evolve(timing, heartbeat=None, write=None, peek=0.0, linger=0.0)
+        self._driver: DirectDriver[list[Any]] = DirectDriver(
+            source, LoggedStage(policy, encoder), self.sink, quiet, on_end=on_end, request_id=request_id
+        )
+
+    @property
+    def outcome(self) -> Outcome | None:
+        return self._driver.outcome
+
+    def cancel(self, failure: Failure | None = None) -> None:
+        """End the stream as `cancelled`."""
+        self.cancelled = True
+        self._driver.cancel(failure)
+
+    async def run(self) -> None:
+        """Generate the stream to its end. Re-raises a cancellation from outside; then the stream lives on."""
+        try:
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(self._tended, self._keep)
+                tasks.start_soon(self._tended, self._listen)
+                await self._driver.run()
+                tasks.cancel_scope.cancel()
+        finally:
+            if self.sink.tail.status is None:
+                with anyio.CancelScope(shield=True), anyio.move_on_after(1.0):
+                    await self._release()
+
+    async def _tended(self, task: Callable[[], Awaitable[None]]) -> None:
+        """One that ends with a refusal of the log says that the stream is not ours any more."""
+        try:
+            await task()
+        except LogError as exc:
+            logger.warning("stream %s: %s", self.lease.sid[:8], exc)
+            self.sink.leave()
+
+    async def _keep(self) -> None:
+        """Renew the lease while nothing is appended, and stop before it ends."""
+        ttl, log = self.lease.ttl, self.sink.log
+        while True:
+            await anyio.sleep(max(0.01, self.sink.renewed + ttl / 3 - self._clock()))
+            asked = self._clock()
+            if asked - self.sink.renewed < ttl / 3:
+                continue
+            try:
+                with anyio.move_on_after(ttl / 6):
+                    await log.renew(self.lease)
+                    self.sink.renewed = asked
+            except LogUnavailable as exc:
+                logger.warning("stream %s: its lease could not be renewed: %s", self.lease.sid[:8], exc)
+                await anyio.sleep(ttl / 12)
+            if self._clock() - self.sink.renewed > 2 * ttl / 3:
+                logger.warning("stream %s: its lease could not be renewed in time", self.lease.sid[:8])
+                self.sink.leave()
+                return
+
+    async def _listen(self) -> None:
+        number = 0
+        while True:
+            try:
+                signals = await self.sink.log.signals(self.lease.sid, number, _LISTEN)
+            except LogUnavailable:
+                await anyio.sleep(1.0)
+                continue
+            for signal in signals:
+                number = signal.number
+                if signal.kind == "cancel":
+                    self.cancel()
+                    return
+
+    async def _release(self) -> None:
+        try:
+            await self.sink.log.release(self.lease)
+        except LogError as exc:
+            logger.warning("stream %s: its lease could not be let go: %s", self.lease.sid[:8], exc)

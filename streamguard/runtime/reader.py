@@ -1,0 +1,106 @@
+"""Log -> connection: the half of a resumable stream that is read.
+
+The direct driver again, over the stored frames as its source: `stored` gives them in pages, first those that are
+there, then each as it is appended, exactly once whatever the moment. So heartbeats, the write deadline, the watch on
+the reader and the aborts are those of any other stream. What differs: an end that is not the stream's is a `bye`, and
+an abort; the stream lives on, and the reader comes back with its last cursor.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Final
+
+from streamguard.core.cursor import Cursor
+from streamguard.core.errors import Failure, SourceFailed
+from streamguard.core.frame import Frame
+from streamguard.core.guard import CompletionGuard
+from streamguard.core.items import Ending
+from streamguard.log.base import LogError, StreamLog, StreamState
+
+__all__ = ["ReplayStage", "stored"]
+
+_LOOK: Final = 1.0  # seconds without a frame after which a reader looks whether anybody generates the stream
+
+Orphaned = Callable[[StreamState], Awaitable[None]]
+
+
+async def stored(
+    log: StreamLog, after: Cursor, orphaned: Orphaned, *, look: float = _LOOK
+) -> AsyncIterator[list[Frame]]:
+    """The frames of a stream behind `after`, in pages, up to its terminal.
+
+    `orphaned` is called when nobody generates it any more: it takes the stream over, or seals it. Raises SourceFailed
+    where the log has no more to give.
+    """
+    sid = after.sid
+    try:
+        while True:
+            page = await log.read(after)
+            if page:
+                last = page[-1]
+                after = Cursor(sid, last.seq, last.offset, last.crc)
+                yield page
+                if last.status is not None:
+                    return
+            elif not await log.wait(after, look):
+                state = await log.state(sid)
+                if not state.held and not state.sealed:
+                    await orphaned(state)
+    except LogError as exc:
+        raise SourceFailed("log", str(exc), retryable=True) from exc
+
+
+class ReplayStage:
+    """Pages of frames -> bytes of one connection, behind `at`; `resume` is the address to come back to."""
+
+    timed = False
+
+    def __init__(self, guard: CompletionGuard, at: Cursor, *, own_ids: bool, resume: str | None) -> None:
+        self.guard = guard
+        self.ending = Ending()
+        self.items = 0
+        self.parting = "lost"  # the reason of a `bye`
+        self._at = at._replace(status=None)
+        self._own_ids = own_ids
+        self._resume = resume
+
+    def open(self) -> bytes:
+        return self.guard.open(self._at, own_ids=self._own_ids, resume=self._resume)
+
+    def push(self, page: list[Frame], now: float) -> bytes:
+        guard = self.guard
+        self.items += len(page)
+        return b"".join([guard.admit(frame) for frame in page])
+
+    def tick(self, now: float) -> bytes:
+        return b""
+
+    def deadline(self) -> None:
+        return None
+
+    def heartbeat(self) -> bytes:
+        return self.guard.heartbeat()
+
+    def finish(self, now: float) -> bytes:
+        """The pages ended: at the terminal, or because this reader is to go."""
+        return b"" if self.guard.status is not None else self.guard.bye(self.parting)
+
+    def fail(self, failure: Failure, now: float, status: str = "failed") -> bytes:
+        """This connection ends, not the stream."""
+        if self.guard.status is not None:
+            return b""
+        self.ending.failure = failure
+        return self.guard.bye("shutdown" if status == "shutdown" else self.parting)
+
+    @property
+    def status(self) -> str | None:
+        return self.guard.status
+
+    @property
+    def cursor(self) -> Cursor:
+        return self.guard.cursor if self.guard.state != "unopened" else self._at
+
+    @property
+    def sent(self) -> int:
+        return self.guard.bytes
