@@ -59,7 +59,7 @@ __all__ = [
 
 PAGE: Final = 512  # frames of one `read`, by default
 
-SignalKind = Literal["cancel", "grant"]
+SignalKind = Literal["cancel", "grant", "read"]
 
 
 class LogError(StreamGuardError):
@@ -278,7 +278,10 @@ class StreamLog(Protocol):
         ...
 
     async def signal(self, sid: str, kind: SignalKind, payload: bytes = b"") -> None:
-        """Tell the producer something, wherever it runs. `cancel` is recorded for good. Raises UnknownStream."""
+        """Tell the producer something, wherever it runs. `cancel` is recorded for good. Raises UnknownStream.
+
+        `grant` is flow control, `read` says that somebody reads the stream at another process.
+        """
         ...
 
     async def signals(self, sid: str, after: int, timeout: float) -> list[Signal]:

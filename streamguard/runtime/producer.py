@@ -145,7 +145,7 @@ class Producer:
     ) -> None:
         self.sink = LogSink(log, lease, encoder.cursor, timing.clock, patience=patience)
         self.lease = lease
-        self.cancelled = False
+        self.on_read: Callable[[], None] = _nobody  # called when a reader elsewhere says that it is there
         self._clock = timing.clock
         quiet = attrs.evolve(timing, heartbeat=None, write=None, peek=0.0, linger=0.0)
         self._driver: DirectDriver[list[Any]] = DirectDriver(
@@ -156,9 +156,13 @@ class Producer:
     def outcome(self) -> Outcome | None:
         return self._driver.outcome
 
+    @property
+    def items(self) -> int:
+        """What the source yielded so far."""
+        return self._driver.stage.items
+
     def cancel(self, failure: Failure | None = None) -> None:
         """End the stream as `cancelled`."""
-        self.cancelled = True
         self._driver.cancel(failure)
 
     async def run(self) -> None:
@@ -215,9 +219,15 @@ class Producer:
                 if signal.kind == "cancel":
                     self.cancel()
                     return
+                if signal.kind == "read":
+                    self.on_read()
 
     async def _release(self) -> None:
         try:
             await self.sink.log.release(self.lease)
         except LogError as exc:
             logger.warning("stream %s: its lease could not be let go: %s", self.lease.sid[:8], exc)
+
+
+def _nobody() -> None:
+    pass

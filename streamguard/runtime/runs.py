@@ -1,0 +1,160 @@
+"""The streams that this process generates: each with its producer, and who reads it here.
+
+A run belongs to no connection. It ends with its source, when it is cancelled, or when nobody has read it for as long
+as its policy allows:
+
+    Cancel()                        at once when the last reader leaves
+    Detach(grace=60)                after so many seconds without a reader; one that comes back in time finds it running
+    ReadOn(items=…, seconds=…)      the same, but the source may go on for so much more, which the log keeps
+
+Readers at other processes are known by the `read` signals that they send through the log.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import anyio
+import attrs
+
+from streamguard.core.errors import Failure
+from streamguard.runtime.background import Background
+from streamguard.runtime.producer import Producer
+
+__all__ = ["Cancel", "Detach", "OnDisconnect", "ReadOn", "Run", "Runs"]
+
+LEFT = Failure("gone", "the reader left")
+
+
+def _limit(instance: object, attribute: attrs.Attribute[Any], value: float | None) -> None:
+    if value is not None and not value >= 0:
+        raise ValueError(f"{attribute.name} must be zero or more, not {value!r}")
+
+
+@attrs.frozen
+class Cancel:
+    """The last reader's leaving ends the generation."""
+
+    grace = 0.0
+    items: int | None = None
+
+
+@attrs.frozen
+class Detach:
+    """Generation goes on for `grace` seconds without a reader."""
+
+    grace: float = attrs.field(default=60.0, validator=_limit)
+    items = None
+
+
+@attrs.frozen(kw_only=True)
+class ReadOn:
+    """Generation goes on for so many items, or seconds, without a reader; whichever comes first."""
+
+    items: int | None = attrs.field(default=None, validator=_limit)
+    seconds: float | None = attrs.field(default=None, validator=_limit)
+
+    @property
+    def grace(self) -> float:
+        return math.inf if self.seconds is None else self.seconds
+
+
+OnDisconnect = Cancel | Detach | ReadOn
+
+
+class Run:
+    """One stream that is generated here."""
+
+    def __init__(self, producer: Producer, policy: OnDisconnect) -> None:
+        self.producer = producer
+        self.policy = policy
+        self.over = anyio.Event()
+        self._readers = 0
+        self._changed = anyio.Event()
+        self._seen = 0  # signs of readers elsewhere
+        producer.on_read = self.seen
+
+    @property
+    def sid(self) -> str:
+        return self.producer.lease.sid
+
+    def join(self) -> None:
+        """A reader came."""
+        self._readers += 1
+        self._changed.set()
+
+    def leave(self) -> None:
+        """A reader left."""
+        self._readers -= 1
+        self._changed.set()
+
+    def seen(self) -> None:
+        """Somebody reads it at another process."""
+        self._seen += 1
+        self._changed.set()
+
+    async def run(self) -> None:
+        """Generate, and mind the readers, until the stream is over."""
+        try:
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(self._mind)
+                await self.producer.run()
+                tasks.cancel_scope.cancel()
+        finally:
+            self.over.set()
+
+    async def _mind(self) -> None:
+        while True:
+            self._changed = anyio.Event()
+            if self._readers:
+                await self._changed.wait()
+                continue
+            seen, had = self._seen, self.producer.items
+            with anyio.move_on_after(self.policy.grace):
+                while not self._came(seen) and not self._enough(had):
+                    await self._woken()
+            if not self._came(seen):
+                self.producer.cancel(LEFT)
+                return
+
+    def _came(self, seen: int) -> bool:
+        return self._readers > 0 or self._seen != seen
+
+    def _enough(self, had: int) -> bool:
+        items = self.policy.items
+        return items is not None and self.producer.items - had >= items
+
+    async def _woken(self) -> None:
+        self._changed = anyio.Event()
+        with anyio.move_on_after(math.inf if self.policy.items is None else 0.05):
+            await self._changed.wait()
+
+
+class Runs:
+    """All of them, by their sids."""
+
+    def __init__(self) -> None:
+        self.background = Background()
+        self._runs: dict[str, Run] = {}
+
+    def __len__(self) -> int:
+        return len(self._runs)
+
+    def get(self, sid: str) -> Run | None:
+        return self._runs.get(sid)
+
+    def start(self, producer: Producer, policy: OnDisconnect) -> Run:
+        """Generate beside the caller, from now on."""
+        run = Run(producer, policy)
+        self._runs[run.sid] = run
+        run.join()  # whoever starts it reads it: it must not end before that one has begun
+
+        async def tracked() -> None:
+            try:
+                await run.run()
+            finally:
+                self._runs.pop(run.sid, None)
+
+        self.background.start(tracked, f"streamguard stream {run.sid[:8]}")
+        return run
