@@ -14,7 +14,8 @@ L3  A takeover is one compare-and-set of the epoch, on the *store's* clock. Who 
 L4  Who takes over says from where it goes on (`runtime.takeover`).
 L5  A checkpoint is stored with the frames before it, in one step, and with what the dialect needs to go on.
 L6  A tail that was there and is gone is never continued: `read` of a cursor beyond the tail raises `LogLost`.
-L7  A cancel is recorded: nobody takes over a stream that was cancelled.
+L7  A cancel is recorded for good, and every `state` shows it: nobody goes on with a stream that was cancelled. A log
+    lets its lease be taken over all the same, because somebody must seal it.
 
 Positions are cursors, and every one is compared in all its parts: sequence, offset and checksum. A cursor of another
 stream, or of another history of the same one, fits nowhere.
@@ -36,6 +37,7 @@ from streamguard.core.errors import StreamGuardError
 from streamguard.core.frame import Frame
 
 __all__ = [
+    "MAX_SIGNALS",
     "PAGE",
     "Checkpointed",
     "CursorMisfit",
@@ -55,9 +57,11 @@ __all__ = [
     "StreamSealed",
     "StreamState",
     "UnknownStream",
+    "tail_of",
 ]
 
 PAGE: Final = 512  # frames of one `read`, by default
+MAX_SIGNALS: Final = 1024  # of one stream that a log must keep; newer ones say all that older ones did, save a cancel
 
 SignalKind = Literal["cancel", "grant", "read"]
 
@@ -224,6 +228,27 @@ class Retention:
     max_bytes: int = attrs.field(default=64 * 1024 * 1024, validator=_positive)
 
 
+def tail_of(after: Cursor, frames: Sequence[Frame]) -> Cursor:
+    """The tail once `frames` are appended at `after`; without frames `after` itself, whose status is dropped.
+
+    Raises ValueError for frames that are not numbered on from `after`, and for a status before the last: no reader
+    would take them, and what was stored cannot be taken back. Data and checksums are the encoder's.
+    """
+    sid, seq, offset, crc, _ = after
+    if not frames:
+        return Cursor(sid, seq, offset, crc)
+    last = frames[-1]
+    if len(frames) > 1:
+        for frame in frames:
+            seq += 1
+            offset += len(frame.data)
+            if frame.seq != seq or frame.offset != offset or (frame.status is not None and frame is not last):
+                raise ValueError(f"frame {frame.seq} at {frame.offset} (status {frame.status!r}) does not stand there")
+    elif last.seq != seq + 1 or last.offset != offset + len(last.data):
+        raise ValueError(f"frame {last.seq} at {last.offset} does not follow {seq} at {offset}")
+    return Cursor(sid, last.seq, last.offset, last.crc, last.status)
+
+
 @runtime_checkable
 class StreamLog(Protocol):
     """One store. See the module's docstring for what holds of every method."""
@@ -243,7 +268,8 @@ class StreamLog(Protocol):
 
         Renews the lease. A frame with a status must be the last one, and seals. Without frames only a checkpoint is
         stored. Raises, in this order, UnknownStream, LeaseLost, StreamSealed (unless the frames are the tail already),
-        CursorMisfit.
+        CursorMisfit; frames of which only some are stored do not fit. Raises ValueError for frames that do not follow
+        `after` (`tail_of`), at any point, and stores nothing then.
         """
         ...
 
@@ -255,7 +281,10 @@ class StreamLog(Protocol):
         ...
 
     async def wait(self, after: Cursor, timeout: float) -> bool:
-        """Wait until `read(after)` would not be empty, or the stream is sealed or gone; False once `timeout` passed."""
+        """Wait until `read(after)` would not be empty, or the stream is sealed or gone; False once `timeout` passed.
+
+        True at once where `read(after)` would raise: a position that is none is never waited for.
+        """
         ...
 
     async def state(self, sid: str) -> StreamState:
@@ -280,7 +309,8 @@ class StreamLog(Protocol):
     async def signal(self, sid: str, kind: SignalKind, payload: bytes = b"") -> None:
         """Tell the producer something, wherever it runs. `cancel` is recorded for good. Raises UnknownStream.
 
-        `grant` is flow control, `read` says that somebody reads the stream at another process.
+        `grant` is flow control, `read` says that somebody reads the stream at another process. Of those two a log keeps
+        the newest MAX_SIGNALS of a stream, or more.
         """
         ...
 
