@@ -30,8 +30,11 @@ __all__ = [
     "RequestFacts",
     "Terms",
     "answer_headers",
+    "cannot_resume",
     "early_failure",
     "http10_refusal",
+    "nothing_more",
+    "problem",
     "refusal",
     "terms",
 ]
@@ -91,8 +94,17 @@ def terms(facts: RequestFacts) -> Terms:
     return Terms(request, "id" if in_id else "comment")
 
 
-def answer_headers(zero: Cursor | None, *, content_type: str, dialect: str, wire: str) -> list[tuple[str, str]]:
-    """The headers of a stream; `zero` is None in the answer to HEAD, which makes no stream to name.
+def answer_headers(
+    zero: Cursor | None,
+    *,
+    content_type: str,
+    dialect: str,
+    wire: str,
+    resume: str | None = None,
+    reader: str | None = None,
+) -> list[tuple[str, str]]:
+    """The headers of a stream; `zero` is None in the answer to HEAD, which makes no stream to name. `resume` and
+    `reader` are as in `Answer`.
 
     None of `Connection`, `Transfer-Encoding`, `Content-Length`: they are the server's.
     """
@@ -105,7 +117,7 @@ def answer_headers(zero: Cursor | None, *, content_type: str, dialect: str, wire
         ("vary", "Origin, Streamguard, Last-Event-ID"),
     ]
     if zero is not None:
-        headers.append(("streamguard", write_answer(Answer(zero, dialect, wire))))
+        headers.append(("streamguard", write_answer(Answer(zero, dialect, wire, resume=resume, reader=reader))))
     return headers
 
 
@@ -116,16 +128,29 @@ def refusal(facts: RequestFacts) -> Refusal | None:
         return None
     cursor = Cursor.parse(text)
     if cursor.status is not None:  # any: a terminal's, `lost`, or one of a later version
-        return Refusal(204, [NO_STORE])  # what stops an EventSource for good
+        return nothing_more()
+    return cannot_resume(
+        facts, cursor, 404, "unknown_stream", "the stream of this cursor is not here, and a cursor never starts a new one"
+    )
+
+
+def cannot_resume(facts: RequestFacts, cursor: Cursor, status: int, code: str, detail: str) -> Refusal:
+    """The answer to a request that bears `cursor` and finds nothing to go on with: `status` for those who understand
+    it, a conflict to a POST of an SDK, and to an EventSource one block that it hands out, and comes back from once."""
     negotiated = terms(facts).negotiated
     if not negotiated and facts.event_source:
         return _lost(cursor)
-    conflict = not negotiated and facts.method == "POST"
-    return _problem(
-        409 if conflict else 404,
-        "unknown_stream",
-        "the stream of this cursor is not here, and a cursor never starts a new one",
-    )
+    return _problem(409 if not negotiated and facts.method == "POST" else status, code, detail)
+
+
+def problem(status: int, code: str, detail: str, *more: tuple[str, str]) -> Refusal:
+    """Any other no, as problem+json (RFC 9457)."""
+    return _problem(status, code, detail, *more)
+
+
+def nothing_more() -> Refusal:
+    """The answer to a request that has it all: what stops an EventSource for good."""
+    return Refusal(204, [NO_STORE])
 
 
 def http10_refusal() -> Refusal:

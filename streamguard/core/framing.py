@@ -46,7 +46,8 @@ class FramedEncoder:
 
     `dialect` is what the frames' data look like (`Native()`, `OpenAI()`, …), `sid` the stream's name
     (random by default), `negotiated` whether its reader asked for verification, `max_text` and
-    `max_block` the limits in bytes. Raises ValueError for a sid that no cursor can hold.
+    `max_block` the limits in bytes. `at` is where a stream goes on that another encoder began. Raises ValueError for
+    a sid that no cursor can hold.
     """
 
     def __init__(
@@ -57,8 +58,9 @@ class FramedEncoder:
         negotiated: bool = False,
         max_text: int = MAX_TEXT,
         max_block: int = MAX_BLOCK,
+        at: Cursor | None = None,
     ) -> None:
-        self.sid = new_sid() if sid is None else sid
+        self.sid = at.sid if at is not None else new_sid() if sid is None else sid
         self.zero = cursor_zero(self.sid)
         if not looks_like_cursor(str(self.zero)):
             raise ValueError(f"a sid is 22 characters of base64url, not {self.sid!r}")
@@ -71,7 +73,8 @@ class FramedEncoder:
         self.ending = Ending()
         self.chars = 0  # characters framed, for the conservation check
         self.finished = False
-        self._last: TextFields = (0, 0, self.zero.crc, b"")  # the last frame's place in the chain
+        start = self.zero if at is None else at
+        self._last: TextFields = (start.seq, start.offset, start.crc, b"")  # the last frame's place in the chain
         self._quote: Callable[[str], bytes] = self.dialect.text
         self._made: list[Frame] = []  # what was made in a call that raised; leaves with the next one
         self._refused = False

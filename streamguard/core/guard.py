@@ -8,7 +8,7 @@ talked into a second terminal: the table has no key for one.
 
 from __future__ import annotations
 
-from streamguard.core.cursor import Cursor
+from streamguard.core.cursor import Cursor, cursor_zero
 from streamguard.core.errors import LocalProtocolError, StreamFinished
 from streamguard.core.frame import Frame, TextFields
 from streamguard.core.states import Input, State, step
@@ -39,8 +39,8 @@ class CompletionGuard:
     def open(self, at: Cursor, *, own_ids: bool, resume: str | None = None) -> bytes:
         """The first bytes of the connection; frames go on after `at`. Raises if it is open already."""
         state = self._after("opening")
-        encoder = self.wire.encoder(at, own_ids=own_ids)
-        data = encoder.opening(resume=resume)
+        encoder = self.wire.encoder(cursor_zero(at.sid), own_ids=own_ids)
+        data = encoder.opening(resume=resume, at=at) if at.seq else encoder.opening(resume=resume)
         self._encoder = encoder
         self._sid, self._seq, self._offset, self._crc, _ = at
         return self._written(data, state)

@@ -72,7 +72,8 @@ class Request:
 class Answer:
     """What a stream promises: its name (cursor zero), its dialect and its carrier, by name.
 
-    `flush` and `compress` are what was granted of that which the reader asked for.
+    `flush` and `compress` are what was granted of that which the reader asked for. `resume` is the address to come
+    back to (None: nowhere), `reader` this connection's name for what the reader tells the server.
     """
 
     cursor: Cursor
@@ -80,6 +81,8 @@ class Answer:
     wire: str
     flush: str | None = None
     compress: str | None = None
+    resume: str | None = None
+    reader: str | None = None
     v: int = VERSION
 
 
@@ -125,13 +128,21 @@ def parse_answer(header: str | None) -> Answer | None:
         wire = _word(members, "wire")
         if dialect is None or wire is None or cursor != cursor_zero(cursor.sid):
             return None
-        return Answer(cursor, dialect, wire, _word(members, "flush"), _word(members, "compress"))
+        return Answer(
+            cursor,
+            dialect,
+            wire,
+            flush=_word(members, "flush"),
+            compress=_word(members, "compress"),
+            resume=_text(members, "resume"),
+            reader=_text(members, "reader"),
+        )
     except (_Malformed, CursorError):
         return None
 
 
 def write_answer(answer: Answer) -> str:
-    """The field's value. Raises FieldRefused for a name that is no token."""
+    """The field's value. Raises FieldRefused for a name that is no token, and an address that no string can hold."""
     words = {"dialect": answer.dialect, "wire": answer.wire, "flush": answer.flush, "compress": answer.compress}
     parts = [f"v={answer.v}", f'cursor="{answer.cursor}"']
     for key, word in words.items():
@@ -140,6 +151,13 @@ def write_answer(answer: Answer) -> str:
         if not _WORD.fullmatch(word):
             raise FieldRefused(key)
         parts.append(f"{key}={word}")
+    for key, text in {"resume": answer.resume, "reader": answer.reader}.items():
+        if text is None:
+            continue
+        quoted = '"' + re.sub(r'(["\\])', r"\\\1", text) + '"'
+        if not _QUOTED.fullmatch(quoted):
+            raise FieldRefused(key)
+        parts.append(f"{key}={quoted}")
     return ", ".join(parts)
 
 
@@ -183,6 +201,10 @@ def _word(members: dict[str, str], key: str) -> str | None:
 def _flag(members: dict[str, str], key: str) -> bool:
     match = _match(_FLAG, members.get(key))
     return match is not None and match[0] == "?1"
+
+
+def _text(members: dict[str, str], key: str) -> str | None:
+    return _string(members, key) if key in members else None
 
 
 def _string(members: dict[str, str], key: str) -> str:

@@ -39,8 +39,8 @@ class Notes:
     def reader(self, *, own_ids: bool | None, max_frame: int = 0) -> Any:
         raise NotImplementedError
 
-    def opening(self, *, resume: str | None = None) -> bytes:
-        return self._note("opening", resume)
+    def opening(self, *, resume: str | None = None, at: Cursor | None = None) -> bytes:
+        return self._note("opening", resume, at)
 
     def frame(self, frame: Frame) -> bytes:
         return self._note("frame", frame)
@@ -109,7 +109,7 @@ def test_a_connection_may_begin_in_the_middle_of_a_stream() -> None:
     guard = CompletionGuard(wire)
     at = Cursor(SID, 7, 70, 0xABC)
     assert guard.open(at, own_ids=False) == b"2;"
-    assert wire.calls == [("encoder", at, False), ("opening", None)]
+    assert wire.calls == [("encoder", cursor_zero(SID), False), ("opening", None, at)]
     assert guard.cursor == at
     guard.admit(Frame(8, 73, 0xDEF, b"abc"))
     assert guard.cursor == Cursor(SID, 8, 73, 0xDEF)

@@ -159,7 +159,23 @@ def test_an_answer_reads_as_it_was_written(answer: Answer) -> None:
 
 def test_an_answer_may_have_keys_of_later_versions_and_escapes() -> None:
     escaped = f'v=1, cursor="{ZERO}", dialect=native, wire=sse, reader="AAAAAAAAAAA", resume="/a\\"b", credit=?0'
-    assert parse_answer(escaped) == Answer(ZERO, "native", "sse")
+    assert parse_answer(escaped) == Answer(ZERO, "native", "sse", resume='/a"b', reader="AAAAAAAAAAA")
+
+
+@pytest.mark.parametrize("address", ["/streams", '/a"b', "/a\\b", "https://other.example/s?x=1"])
+def test_an_address_to_resume_at_comes_back_as_it_was(address: str) -> None:
+    answer = Answer(ZERO, "native", "sse", resume=address, reader="AAAAAAAAAAA")
+    assert parse_answer(write_answer(answer)) == answer
+
+
+@pytest.mark.parametrize("address", ["/str\u00e9ams", "/a\nb", "/a\x7f"])
+def test_an_address_that_no_header_holds_is_refused(address: str) -> None:
+    with pytest.raises(FieldRefused, match="resume"):
+        write_answer(Answer(ZERO, "native", "sse", resume=address))
+
+
+def test_an_address_of_another_type_voids_the_answer() -> None:
+    assert parse_answer(f'v=1, cursor="{ZERO}", dialect=native, wire=sse, resume=/streams') is None
 
 
 @pytest.mark.parametrize(

@@ -51,8 +51,9 @@ class Received:
 class WireEncoder(Protocol):
     """One connection's encoder."""
 
-    def opening(self, *, resume: str | None = None) -> bytes:
-        """The first bytes, at once after the headers. `resume` is the address to resume at, if any."""
+    def opening(self, *, resume: str | None = None, at: Cursor | None = None) -> bytes:
+        """The first bytes, at once after the headers. `resume` is the address to resume at, if any; `at` is where
+        the connection goes on, if not at the start."""
         ...
 
     def frame(self, frame: Frame) -> bytes:

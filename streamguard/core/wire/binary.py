@@ -52,7 +52,7 @@ class BinaryEncoder:
     def __init__(self, zero: Cursor) -> None:
         self._zero = zero
 
-    def opening(self, *, resume: str | None = None) -> bytes:
+    def opening(self, *, resume: str | None = None, at: Cursor | None = None) -> bytes:
         return MAGIC + self._zero.sid.encode()
 
     def frame(self, frame: Frame) -> bytes:

@@ -31,7 +31,7 @@ class NdjsonEncoder:
         self._zero = zero
         self._text = b'{"id":"' + zero.sid.encode() + b'.%d.%d.%08x","data":%b}\n'
 
-    def opening(self, *, resume: str | None = None) -> bytes:
+    def opening(self, *, resume: str | None = None, at: Cursor | None = None) -> bytes:
         return b'{"open":"%b"}\n' % str(self._zero).encode()
 
     def frame(self, frame: Frame) -> bytes:

@@ -19,7 +19,7 @@ __all__ = ["Plain", "PlainEncoder", "PlainReader"]
 class PlainEncoder:
     """Writes text."""
 
-    def opening(self, *, resume: str | None = None) -> bytes:
+    def opening(self, *, resume: str | None = None, at: Cursor | None = None) -> bytes:
         return b""
 
     def frame(self, frame: Frame) -> bytes:

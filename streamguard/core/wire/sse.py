@@ -60,13 +60,15 @@ class SseEncoder:
         self._wide = self._text.replace(b"%08x", b"%x")
         self._cursor = sid + b".%d.%d.%08x"
 
-    def opening(self, *, resume: str | None = None) -> bytes:
+    def opening(self, *, resume: str | None = None, at: Cursor | None = None) -> bytes:
         zero = str(self._zero).encode()
         comment = _field(b"", b"streamguard 1 " + zero)
         if not self._own_ids:
             return comment
-        data = dumps({"v": 1, "resume": resume})
-        return b"%bevent: open\nretry: %d\n%b%b\n" % (comment, _RETRY_MS, _field(b"id", zero), _field(b"data", data))
+        data = _field(b"data", dumps({"v": 1, "resume": resume}))
+        # Not cursor zero where the stream goes on: cut before its next frame, an EventSource would begin anew.
+        id = _field(b"id", zero if at is None else str(at).encode())
+        return b"%bevent: open\nretry: %d\n%b%b\n" % (comment, _RETRY_MS, id, data)
 
     def frame(self, frame: Frame) -> bytes:
         data = frame.data
