@@ -16,7 +16,7 @@ ANY = ""  # every module of the package begins with it
 LAYERS = {
     "core": ("core",),
     "log.base": ("core",),
-    "log": ("core", "log.base"),
+    "log": ("core", "log.base", "log.kept", "log.waits"),
     "observe.hooks": ("core",),
     "observe": ("core", "observe.hooks"),
     "runtime": ("core", "log.base", "observe.hooks", "runtime"),
