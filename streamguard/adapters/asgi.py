@@ -55,6 +55,7 @@ __all__ = [
     "Options",
     "SealMiddleware",
     "encode_headers",
+    "refuse_early",
     "request_facts",
     "send_refusal",
 ]
@@ -165,20 +166,7 @@ class GuardedAnswer:
                 await self.source.aclose()
 
     def _refused(self, scope: Scope, receive: Receive, send: Send, facts: RequestFacts) -> Refusal | None:
-        if self.options.unsealed == "refuse":
-            try:
-                require_seal(scope, receive, send)
-            except UnsealedResponse as exc:
-                # The exception alone may never be seen: an older BaseHTTPMiddleware swallows what a mounted
-                # application raises after it has answered with 500.
-                logger.error("%s", exc)
-                raise
-        if facts.http_version == "1.0":
-            if self.options.http10 == "refuse" or self.options.dialect.name == "text":
-                return http10_refusal()
-            if self.options.http10 == "warn":
-                _warn_http10()
-        return refusal(facts)
+        return refuse_early(self.options, scope, receive, send, facts) or refusal(facts)
 
     async def _stream(self, scope: Scope, receive: Receive, send: Send, facts: RequestFacts) -> None:
         agreed = terms(facts)
@@ -237,6 +225,26 @@ class GuardedAnswer:
         headers = [*held[0]["headers"], (b"content-length", str(len(body)).encode())]
         await send({**held[0], "headers": headers})
         await send({"type": "http.response.body", "body": body, "more_body": False})
+
+
+def refuse_early(
+    options: AnswerOptions, scope: Scope, receive: Receive, send: Send, facts: RequestFacts
+) -> Refusal | None:
+    """Why no stream may be served here at all, or None. Raises UnsealedResponse."""
+    if options.unsealed == "refuse":
+        try:
+            require_seal(scope, receive, send)
+        except UnsealedResponse as exc:
+            # The exception alone may never be seen: an older BaseHTTPMiddleware swallows what a mounted
+            # application raises after it has answered with 500.
+            logger.error("%s", exc)
+            raise
+    if facts.http_version == "1.0":
+        if options.http10 == "refuse" or options.dialect.name == "text":
+            return http10_refusal()
+        if options.http10 == "warn":
+            _warn_http10()
+    return None
 
 
 # Framing is the server's business; `Connection: close` makes Node's fetch take a cut body for a whole one.

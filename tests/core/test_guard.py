@@ -87,7 +87,7 @@ def test_a_whole_stream_passes_and_is_counted() -> None:
     assert guard.cursor == Cursor(SID, 2, 5, CRC_2, "complete")
     assert wire.calls == [
         ("encoder", ZERO, True),
-        ("opening", "/streams"),
+        ("opening", "/streams", None),
         ("heartbeat", ZERO, False),
         ("frame", ONE),
         ("heartbeat", Cursor(SID, 1, 3, CRC_1), True),

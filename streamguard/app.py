@@ -1,0 +1,196 @@
+"""StreamGuard: what an application configures once to make its streams resumable.
+
+    guard = StreamGuard(MemoryLog(), authorize=who)
+
+It joins three things: the log, which keeps frames; the runs of this process, which generate; and `authorize`, which
+says who may do what. Adapters give it requests. What stands here needs no framework: start a stream, find it again for
+somebody who may, read it, cancel it, and give it an end when nobody generates it any more.
+
+A stream belongs to the principal who started it. Somebody else's stream and one that is not there are the same answer,
+so that nobody learns which names exist.
+"""
+
+from __future__ import annotations
+
+import inspect
+import logging
+import secrets
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any, Final, Literal
+
+import anyio
+import attrs
+
+from streamguard.core.cursor import Cursor, new_sid
+from streamguard.core.dialect import Dialect, dialect_named
+from streamguard.core.errors import Failure
+from streamguard.core.flush import FlushPolicy, Immediate
+from streamguard.core.frame import Frame
+from streamguard.core.framing import FramedEncoder
+from streamguard.log.base import (
+    LeaseHeld,
+    LogError,
+    StreamInfo,
+    StreamLog,
+    StreamSealed,
+    StreamState,
+    UnknownStream,
+)
+from streamguard.observe.hooks import OnEnd
+from streamguard.runtime.producer import Producer
+from streamguard.runtime.reader import stored
+from streamguard.runtime.runs import Detach, OnDisconnect, Run, Runs
+from streamguard.runtime.source import TokenSource
+from streamguard.runtime.timing import DEFAULT_TIMING, Timing
+
+__all__ = ["Action", "Authorize", "StreamGuard", "anyone_with_the_id", "new_reader"]
+
+logger = logging.getLogger("streamguard")
+
+Action = Literal["start", "read", "ack", "cancel", "status"]
+Authorize = Callable[[Any, Action], "str | None | Awaitable[str | None]"]
+
+LOST: Final = Failure("producer_lost", "the process that generated this answer is gone", retryable=True)
+_HERE: Final = 10.0  # seconds between two signs that a stream of another process is read here
+_SWEEP: Final = 30.0  # seconds between two looks at what the log may forget
+
+
+def anyone_with_the_id(request: Any, action: Action) -> str:
+    """The open form of `authorize`: whoever knows a stream's id, 128 random bits, may read and cancel it."""
+    return ""
+
+
+def new_reader() -> str:
+    """A connection's name: 64 random bits, 11 characters of base64url."""
+    return secrets.token_urlsafe(8)
+
+
+@attrs.define(eq=False)
+class StreamGuard:
+    """The application's object.
+
+    `log` keeps the frames. `authorize(request, action)`, sync or async, answers the principal, or None for no.
+    `on_disconnect` is what a reader's leaving does to the generation, for streams that can be resumed. `ttl` is how
+    long, in seconds, a process may be silent before its streams are taken for lost. `max_readers` is how many may read
+    one stream at once here; the newest wins. `patience` is how long the log may be in trouble before a stream fails.
+    """
+
+    log: StreamLog
+    authorize: Authorize = attrs.field(kw_only=True)
+    on_disconnect: OnDisconnect = attrs.field(kw_only=True, factory=Detach)
+    ttl: float = attrs.field(kw_only=True, default=15.0, validator=attrs.validators.gt(0.0))
+    max_readers: int = attrs.field(kw_only=True, default=8, validator=attrs.validators.ge(1))
+    patience: float = attrs.field(kw_only=True, default=5.0, validator=attrs.validators.ge(0.0))
+    path: str | None = attrs.field(init=False, default=None)  # where `install` put the endpoints
+    runs: Runs = attrs.field(init=False, factory=Runs)
+    _swept: float = attrs.field(init=False, default=0.0)
+
+    async def principal(self, request: Any, action: Action) -> str | None:
+        """Who asks, or None if that one may not."""
+        found = self.authorize(request, action)
+        return await found if inspect.isawaitable(found) else found
+
+    async def start(
+        self,
+        source: TokenSource,
+        *,
+        principal: str,
+        dialect: str | Dialect = "native",
+        flush: FlushPolicy | None = None,
+        timing: Timing = DEFAULT_TIMING,
+        on_disconnect: OnDisconnect | None = None,
+        on_end: OnEnd | None = None,
+        name: str | None = None,
+        key: str | None = None,
+        fingerprint: str | None = None,
+        negotiated: bool = False,
+        options: dict[str, Any] | None = None,
+        request_id: str | None = None,
+    ) -> Run:
+        """Generate `source` into the log, from now on, whoever reads. The run has one reader already: the caller.
+
+        Raises StreamExists where `key` has a stream, and LogUnavailable; then the source was not started.
+        """
+        encoder = FramedEncoder(dialect_named(dialect), sid=new_sid(), negotiated=negotiated)
+        info = StreamInfo(
+            encoder.sid,
+            dialect_named(dialect).name,
+            principal=principal,
+            name=name,
+            key=key,
+            fingerprint=fingerprint,
+            options=options or {},
+        )
+        lease = await self.log.create(info, self.ttl)
+        producer = Producer(
+            source,
+            flush or Immediate(),
+            encoder,
+            self.log,
+            lease,
+            timing,
+            patience=self.patience,
+            on_end=on_end,
+            request_id=request_id,
+        )
+        self._sweep_now_and_then()
+        return self.runs.start(producer, on_disconnect or self.on_disconnect)
+
+    async def find(self, sid: str, principal: str) -> StreamState:
+        """The stream, for one who may have it. Raises UnknownStream for one that is not there, or another's."""
+        state = await self.log.state(sid)
+        if state.info.principal != principal:
+            raise UnknownStream(sid)
+        return state
+
+    async def cancel(self, sid: str) -> None:
+        """End a stream as `cancelled`, wherever it is generated. Raises UnknownStream."""
+        await self.log.signal(sid, "cancel")
+        run = self.runs.get(sid)
+        if run is not None:
+            run.producer.cancel()
+
+    async def pages(self, after: Cursor) -> AsyncIterator[list[Frame]]:
+        """The frames behind a cursor, to the stream's end; while they are read the stream is known to be read."""
+        run = self.runs.get(after.sid)
+        if run is not None:
+            async for page in stored(self.log, after, self.lost):
+                yield page
+            return
+        told = -_HERE
+        async for page in stored(self.log, after, self.lost):
+            if anyio.current_time() - told >= _HERE:
+                told = anyio.current_time()
+                await self._here(after.sid)
+            yield page
+
+    async def lost(self, state: StreamState) -> None:
+        """Give an end to a stream that nobody generates: it is never left without one."""
+        sid = state.info.sid
+        try:
+            lease = await self.log.take_over(sid, state.epoch, self.ttl)
+            state = await self.log.state(sid)
+            encoder = FramedEncoder(dialect_named(state.info.dialect), at=state.tail)
+            cancelled = state.cancelled
+            failure = Failure("cancelled", "the stream was cancelled") if cancelled else LOST
+            frames = encoder.fail(failure, "cancelled" if cancelled else "failed")
+            await self.log.append(lease, state.tail, frames)
+        except (LeaseHeld, StreamSealed, UnknownStream):
+            return  # somebody else was faster
+        logger.warning("stream %s: nobody generates it any more; it ended as failed", sid[:8])
+
+    async def _here(self, sid: str) -> None:
+        try:
+            await self.log.signal(sid, "read")
+        except LogError as exc:
+            logger.info("stream %s: its producer could not be told that it is read: %s", sid[:8], exc)
+
+    def _sweep_now_and_then(self) -> None:
+        now = anyio.current_time()
+        if now - self._swept >= _SWEEP:
+            self._swept = now
+            self.runs.background.start(self._sweep, "streamguard sweep")
+
+    async def _sweep(self) -> None:
+        while await self.log.sweep():
+            await anyio.sleep(0)
