@@ -6,7 +6,8 @@ import attrs
 import httpx
 import pytest
 
-from streamguard.client.answer import MAX_REDIRECTS, MAX_REFUSAL, REQUEST_HEADERS, AnswerState, ReaderLimits
+from streamguard.client.answer import MAX_REDIRECTS, MAX_REFUSAL, REQUEST_HEADERS, AnswerState
+from streamguard.client.limits import ReaderLimits
 from streamguard.core.dialect import OpenAI, Raw, Text
 from streamguard.core.errors import (
     ConnectLimitExceeded,
@@ -42,14 +43,6 @@ def taken(state: AnswerState) -> str:
 
 
 # ---- limits -----------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("name", [field.name for field in attrs.fields(ReaderLimits)])
-@pytest.mark.parametrize("value", [0, -1])
-def test_a_limit_is_above_zero_and_none_says_that_there_is_none(name: str, value: float) -> None:
-    with pytest.raises(ValueError, match=name):
-        ReaderLimits(**{name: value})
-    assert getattr(ReaderLimits(**{name: None}), name) is None
 
 
 def test_there_is_no_limit_on_the_whole_answer() -> None:
@@ -336,6 +329,39 @@ def test_an_answer_that_this_side_closed_never_ends_as_if_in_order() -> None:
     whole.feed(HELLO.body, 100, 101)
     whole.close()
     assert whole.error is None
+
+
+def ended(content: bytes, *, clean: bool = True, dialect: str | None = None, streamguard: str = "") -> AnswerState:
+    """An answer with this body, at its end."""
+    state = AnswerState(100.0, dialect=dialect)
+    promise = {"streamguard": streamguard} if streamguard else {}
+    headers = httpx.Headers({"content-type": "text/event-stream", "transfer-encoding": "chunked", **promise})
+    assert state.open(200, headers, "HTTP/1.1")
+    state.feed(content, 100, 101)
+    state.end(101, 102, clean=clean)
+    return state
+
+
+CHUNK = b'data: {"choices":[{"index":0,"delta":{"content":"Hi"},"finish_reason":null}]}\n\n'
+
+
+@pytest.mark.parametrize(
+    ("state", "hinted"),
+    [
+        (ended(b'data: "Hello"\n\n'), True),
+        (ended(b""), True),
+        (ended(b'data: "Hello"\n\n', dialect="native"), True),
+        (ended(b'data: "Hello"\n\n', clean=False), False),  # cut: its header may tell nothing
+        (ended(CHUNK), False),  # a provider's own stream, without its end
+        (ended(CHUNK, dialect="openai"), False),
+        (ended(HELLO.opening, streamguard=HELLO.header), False),
+        (ended(HELLO.opening + HELLO.pushes[0]), False),  # guarded, whatever became of its header
+    ],
+    ids=["events", "empty", "native", "cut", "chunks", "openai", "promised", "cursors"],
+)
+def test_a_whole_body_that_nobody_guarded_is_named_as_that(state: AnswerState, hinted: bool) -> None:
+    assert isinstance(state.error, TruncatedStream)
+    assert ("is @guarded on its endpoint" in str(state.error)) is hinted
 
 
 def test_a_cut_is_the_cause_of_what_it_cut() -> None:
