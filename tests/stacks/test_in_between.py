@@ -239,10 +239,10 @@ def test_an_idle_limit_that_strikes_is_an_error_or_at_least_no_complete_answer(
 ) -> None:
     name, proxy = limited
     with client_of(proxy) as client:
-        with pytest.raises(VerdictError) as raised:
-            with stream_sync("GET", f"{proxy.url}/gated/limited-{proxy.port}", client=client) as answer:
+        with stream_sync("GET", f"{proxy.url}/gated/limited-{proxy.port}", client=client) as answer:
+            with pytest.raises(VerdictError):
                 answer.read()
-    assert answer.receipt.verdict is Verdict.TRUNCATED
+            assert answer.receipt.verdict is Verdict.TRUNCATED
     with gated(proxy, uvicorn.port) as stream:
         if name == "HAProxy, HTTP/2 in front":
             stream.rest()  # a clean end, without a terminal: nobody who does not verify can know
@@ -250,7 +250,6 @@ def test_an_idle_limit_that_strikes_is_an_error_or_at_least_no_complete_answer(
         else:
             with pytest.raises(httpx.RemoteProtocolError):
                 stream.rest()
-    assert raised.value.received == ""
 
 
 # ---- the kit itself --------------------------------------------------------------------------------
