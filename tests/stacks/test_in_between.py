@@ -126,6 +126,7 @@ def test_a_cut_answer_is_in_the_log_of_haproxy(uvicorn: Process, needs_haproxy: 
 def test_the_head_each_token_and_each_heartbeat_arrive_at_once(server: Process, way: Way, proxy: Proxy) -> None:
     with gated(proxy, server.port, heartbeat=0.05, gzip=way.gzip) as stream:
         assert stream.response.headers.get("content-encoding") == ("gzip" if way.gzip else None)
+        assert "no-transform" in stream.response.headers["cache-control"]  # which nginx's gzip does not heed
         assert stream.response.http_version == ("HTTP/2" if proxy.http2 else "HTTP/1.1")
         stream.until(b"event: open")
         stream.until(BEAT, 2)
