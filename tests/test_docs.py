@@ -37,7 +37,6 @@ RUN = {
     "metered_app.py", "patient_app.py", "limited_server.py", "thread_app.py", "push_app.py", "queue_source.py",
     "cut_test.py", "disconnect_test.py", "contract_test.py", "decoders_test.py",
     "converted_app.py", "events_app.py", "limited_reading.py",
-    "cut_test.py", "disconnect_test.py", "contract_test.py", "decoders_test.py",
 }  # fmt: skip
 
 

@@ -251,7 +251,9 @@ def request_facts(scope: Scope) -> RequestFacts:
         key, text = name.decode("latin-1"), value.decode("latin-1")
         headers[key] = f"{headers[key]}, {text}" if key in headers else text  # one field in several lines
     query = scope.get("query_string", b"").decode("latin-1")
-    return RequestFacts(scope["method"], headers, query, scope.get("http_version", "1.1"))
+    version = scope.get("http_version", "1.1")
+    # "1" is granian's name for HTTP/1.0, which the specification of ASGI calls "1.0".
+    return RequestFacts(scope["method"], headers, query, "1.0" if version == "1" else version)
 
 
 def encode_headers(headers: Iterable[tuple[str, str]]) -> list[tuple[bytes, bytes]]:

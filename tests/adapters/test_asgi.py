@@ -583,3 +583,9 @@ def test_a_cancelled_answer_has_its_outcome() -> None:
         assert answer.outcome.status == "shutdown"
 
     asyncio.run(test())
+
+
+@pytest.mark.parametrize(("named", "meant"), [("1.0", "1.0"), ("1", "1.0"), ("1.1", "1.1"), ("2", "2"), ("3", "3")])
+def test_http_1_0_is_known_by_both_names_that_servers_give_it(named: str, meant: str) -> None:
+    scope = {"type": "http", "method": "GET", "headers": [], "query_string": b"", "http_version": named}
+    assert asgi.request_facts(scope).http_version == meant

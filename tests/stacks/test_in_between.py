@@ -181,10 +181,7 @@ def test_a_reader_that_leaves_ends_the_source(server: Process, way: Way, proxy: 
 
 
 @pytest.fixture
-def over_http10(server: Process, needs_nginx: None, request: pytest.FixtureRequest) -> Iterator[Proxy]:
-    if server.stack.startswith("granian"):
-        reason = "granian names HTTP/1.0 `1`, which is taken for a newer version"
-        request.applymarker(pytest.mark.xfail(reason=reason, strict=True))
+def over_http10(server: Process, needs_nginx: None) -> Iterator[Proxy]:
     with nginx(server.port, http10=True) as started:
         yield started
 
