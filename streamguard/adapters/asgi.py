@@ -14,6 +14,7 @@ import logging
 from collections.abc import Awaitable, Iterable
 from typing import Final
 
+import anyio
 from typing_extensions import Unpack
 
 from streamguard.adapters.options import AnswerOptions, Options
@@ -61,6 +62,7 @@ __all__ = [
 
 logger = logging.getLogger("streamguard")
 
+_REPEATED: Final = 8  # messages after a body that was whole, before whoever sends them is not believed to say more
 MAX_BUFFERED: Final = 64 * 1024 * 1024  # bytes of an answer that `http10="buffer"` collects; more is a 502
 
 
@@ -107,8 +109,12 @@ class AsgiSink:
     async def gone(self) -> None:
         # What is left of the request's body is read and dropped on the way: unread, it would turn the
         # close into a reset, which can tear the terminal off.
-        while (await self._receive())["type"] != "http.disconnect":
-            pass
+        whole, again = False, 0
+        while (message := await self._receive())["type"] != "http.disconnect":
+            again += whole
+            if again > _REPEATED:
+                await anyio.sleep_forever()  # a layer that replays the body, without ever giving the loop a turn
+            whole = whole or not message.get("more_body", False)
 
 
 class GuardedAnswer:
