@@ -218,7 +218,8 @@ class Answer(_AnswerBase, Iterations):
     It ends only if the answer is COMPLETE, or UNVERIFIED with a proven end; otherwise it raises
     TruncatedStream, CorruptStream, StreamGap or FailedStream, whose `received` is the text so far and
     whose `cursor` is the last good one; or LivenessLimitExceeded, StallLimitExceeded, FrameTooLarge;
-    or StreamClosed once the context has ended. `response` is httpx's.
+    or StreamClosed once the context has ended, and for an iteration that lacks what another was handed (an
+    answer is iterated once; `read` gives the whole at any time). `response` is httpx's.
     """
 
     def __init__(self, exchange: _Exchange, response: httpx.Response) -> None:
