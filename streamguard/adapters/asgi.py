@@ -17,6 +17,7 @@ from typing import Final
 import anyio
 from typing_extensions import Unpack
 
+from streamguard.adapters.first import look_at_first
 from streamguard.adapters.options import AnswerOptions, Options
 from streamguard.adapters.seal import (
     Message,
@@ -206,6 +207,7 @@ class GuardedAnswer:
             abort=self.options.abort == "always" or not agreed.negotiated,
             on_end=self.options.on_end,
             request_id=facts.headers.get("x-request-id"),
+            on_first=None if self.options.dialect.name == "raw" else look_at_first,
         )
         for failure in self._cancelled:
             self._driver.cancel(failure)

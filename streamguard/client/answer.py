@@ -65,6 +65,7 @@ LINGER: Final = 0.25
 MAX_REFUSAL: Final = 64 * 1024  # bytes kept of the body of an answer that is no stream
 MAX_REDIRECTS: Final = 20  # as in the Fetch standard, and in httpx
 
+_WITH_BODY: Final = (200, 201, 202, 203)  # a 206 is a part of something
 _REDIRECTS: Final = (301, 302, 303, 307, 308)
 _TERMINAL: Final = (Verdict.COMPLETE, Verdict.FAILED)  # what a terminal can say
 
@@ -179,7 +180,7 @@ class AnswerState:
             if self._unfollowed is not None:
                 return self._unfollowed
             return "too many redirects" if self._redirects >= MAX_REDIRECTS else "a redirect to nowhere"
-        if status != 200:
+        if status not in _WITH_BODY:
             return "no stream"
         if wire is None:
             return None

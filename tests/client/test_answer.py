@@ -178,7 +178,7 @@ def refusal(status: int = 200, **headers: str) -> AnswerState:
         (401, {"content_type": "text/html"}, "no stream"),
         (200, {"content_type": "text/html"}, "content type"),
         (200, {}, "no content type"),
-        (201, {"content_type": "text/event-stream"}, "no stream"),
+        *[(status, {"content_type": "text/event-stream"}, "no stream") for status in (204, 205, 206)],
         (301, {}, "a redirect to nowhere"),
         (304, {}, "no stream"),
         (200, {"content_type": "text/plain"}, "dialect='text'"),
@@ -195,6 +195,11 @@ def test_what_is_no_stream_is_refused_with_its_reason(status: int, headers: dict
     assert isinstance(error, UnexpectedResponse)
     assert (error.status, error.body) == (status, b"{}")
     assert why in str(error)
+
+
+@pytest.mark.parametrize("status", [200, 201, 202, 203])
+def test_a_stream_is_read_whatever_success_its_status_names(status: int) -> None:
+    assert AnswerState(100.0).open(status, httpx.Headers({"content-type": "text/event-stream"}), "HTTP/1.1")
 
 
 def test_the_body_of_a_refusal_is_read_in_part_only() -> None:
