@@ -261,6 +261,22 @@ def test_the_scripts_print_what_the_pages_say(tmp_path: Path) -> None:
     assert ran(tmp_path, "reading.py") == ""
 
 
+def test_the_tests_of_an_endpoint_pass_as_the_page_says(tmp_path: Path) -> None:
+    assert re.fullmatch(r"fin: noticed, after \d+\nreset: noticed, after \d+\n", ran(tmp_path, "cut_test.py"))
+    assert ran(tmp_path, "disconnect_test.py") == "stopped\nwaited\n"
+    assert ran(tmp_path, "contract_test.py") == "answer\n"
+    lines = ran(tmp_path, "decoders_test.py").splitlines()
+    assert [r"a\u2028b" in line for line in lines] == [True, False, True]
+
+
+def test_the_reference_of_the_test_kit_names_everything() -> None:
+    from streamguard import testing
+    from streamguard.testing import strategies
+
+    page = (ROOT / "docs/reference/testing.md").read_text(encoding="utf-8")
+    assert [name for name in (*testing.__all__, *strategies.__all__) if f"`{name}" not in page] == []
+
+
 def test_the_reference_names_everything_public() -> None:
     import streamguard
     from streamguard.core import errors

@@ -14,8 +14,10 @@ import logging
 from collections.abc import Awaitable, Iterable
 from typing import Final
 
+import anyio
 from typing_extensions import Unpack
 
+from streamguard.adapters.first import look_at_first
 from streamguard.adapters.options import AnswerOptions, Options
 from streamguard.adapters.seal import (
     Message,
@@ -62,6 +64,7 @@ __all__ = [
 
 logger = logging.getLogger("streamguard")
 
+_REPEATED: Final = 8  # messages after a body that was whole, before whoever sends them is not believed to say more
 MAX_BUFFERED: Final = 64 * 1024 * 1024  # bytes of an answer that `http10="buffer"` collects; more is a 502
 
 
@@ -108,8 +111,12 @@ class AsgiSink:
     async def gone(self) -> None:
         # What is left of the request's body is read and dropped on the way: unread, it would turn the
         # close into a reset, which can tear the terminal off.
-        while (await self._receive())["type"] != "http.disconnect":
-            pass
+        whole, again = False, 0
+        while (message := await self._receive())["type"] != "http.disconnect":
+            again += whole
+            if again > _REPEATED:
+                await anyio.sleep_forever()  # a layer that replays the body, without ever giving the loop a turn
+            whole = whole or not message.get("more_body", False)
 
 
 class GuardedAnswer:
@@ -188,6 +195,7 @@ class GuardedAnswer:
             abort=self.options.abort == "always" or not agreed.negotiated,
             on_end=self.options.on_end,
             request_id=facts.headers.get("x-request-id"),
+            on_first=None if self.options.dialect.name == "raw" else look_at_first,
         )
         for failure in self._cancelled:
             self._driver.cancel(failure)
@@ -259,7 +267,9 @@ def request_facts(scope: Scope) -> RequestFacts:
         key, text = name.decode("latin-1"), value.decode("latin-1")
         headers[key] = f"{headers[key]}, {text}" if key in headers else text  # one field in several lines
     query = scope.get("query_string", b"").decode("latin-1")
-    return RequestFacts(scope["method"], headers, query, scope.get("http_version", "1.1"))
+    version = scope.get("http_version", "1.1")
+    # "1" is granian's name for HTTP/1.0, which the specification of ASGI calls "1.0".
+    return RequestFacts(scope["method"], headers, query, "1.0" if version == "1" else version)
 
 
 def encode_headers(headers: Iterable[tuple[str, str]]) -> list[tuple[bytes, bytes]]:

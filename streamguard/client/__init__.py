@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from streamguard.client.answer import ReaderLimits
+from streamguard.client.limits import ReaderLimits
 from streamguard.core.receipt import AnswerFrame, Receipt, Verdict
 
 if TYPE_CHECKING:

@@ -17,11 +17,13 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Mapping
 from io import StringIO
-from typing import Any, Final, Literal
+from typing import Final, Literal
 
 import attrs
 
 from streamguard.client.body import coding_of, may_be_read
+from streamguard.client.limits import LIMITS, ReaderLimits
+from streamguard.core.arguments import require, require_whole_number
 from streamguard.core.cursor import Cursor
 from streamguard.core.dialect import Dialect, dialect_named
 from streamguard.core.errors import (
@@ -43,13 +45,10 @@ from streamguard.core.verify import StreamVerifier
 from streamguard.core.wire import MAX_FRAME, Wire, wire_for_content_type
 
 __all__ = [
-    "LIMITS",
     "LINGER",
-    "MAX_RECEIVED",
     "REQUEST_HEADERS",
     "AnswerState",
     "Needs",
-    "ReaderLimits",
 ]
 
 REQUEST_HEADERS: Final = (
@@ -63,45 +62,19 @@ REQUEST_HEADERS: Final = (
 # How long to read on after the terminal, in seconds, so that the connection can serve the next
 # request. The server waits as long for us to close.
 LINGER: Final = 0.25
-MAX_RECEIVED: Final = 64 * 1024 * 1024  # characters
 MAX_REFUSAL: Final = 64 * 1024  # bytes kept of the body of an answer that is no stream
 MAX_REDIRECTS: Final = 20  # as in the Fetch standard, and in httpx
 
+_WITH_BODY: Final = (200, 201, 202, 203)  # a 206 is a part of something
 _REDIRECTS: Final = (301, 302, 303, 307, 308)
 _TERMINAL: Final = (Verdict.COMPLETE, Verdict.FAILED)  # what a terminal can say
 
+_UNGUARDED: Final = (
+    "the server does not say that it guards (no Streamguard header): is @guarded on its endpoint? "
+    "A provider's own stream needs its end marker, or dialect=Raw(profile=… or end=…)"
+)
+
 Needs = Literal["bytes", "end", "nothing"]
-
-
-def _positive(instance: object, attribute: attrs.Attribute[Any], value: float | None) -> None:
-    if value is not None and not value > 0:
-        raise ValueError(f"{attribute.name} is above 0, or None for no limit")
-
-
-@attrs.frozen
-class ReaderLimits:
-    """What a reader waits for at most, in seconds; None is no limit. There is none on the whole.
-
-    `connect`: for a connection, its place in the pool included. `first_byte`: from the request's first
-    byte to the head of its answer, whatever comes before that, redirects too; without an event loop, up
-    to the next whole second. `liveness`: for any byte, heartbeats included. `stall`: for a frame while only
-    heartbeats come; it is noticed when bytes come, or when as long has passed without any. `max_received`
-    is not of time: how many characters of text are kept to be read whole, or attached to an error.
-    """
-
-    connect: float | None = attrs.field(default=10.0, validator=_positive)
-    first_byte: float | None = attrs.field(default=60.0, validator=_positive)
-    liveness: float | None = attrs.field(default=45.0, validator=_positive)
-    stall: float | None = attrs.field(default=None, validator=_positive)
-    max_received: int = attrs.field(default=MAX_RECEIVED, validator=_positive)
-
-    @property
-    def silence(self) -> float | None:
-        """How long a single read may take."""
-        return min((limit for limit in (self.liveness, self.stall) if limit is not None), default=None)
-
-
-LIMITS: Final = ReaderLimits()
 
 
 @attrs.define
@@ -132,7 +105,9 @@ class AnswerState:
         limits: ReaderLimits = LIMITS,
         max_frame: int = MAX_FRAME,
     ) -> None:
-        # Here, since a name that nobody knows should fail before a request is paid for.
+        # Here, since what is wrong should fail before a request is paid for.
+        require("limits", limits, ReaderLimits, "ReaderLimits(first_byte=30)")
+        require_whole_number("max_frame", max_frame)
         self._dialect = None if dialect is None else dialect_named(dialect)
         self._lenient = lenient
         self.limits = limits
@@ -143,6 +118,8 @@ class AnswerState:
         self._redirects = 0
         self._unfollowed: str | None = None
         self._frames: deque[AnswerFrame] = deque()
+        self._handed = 0  # frames that were taken
+        self._guarded = False  # the server said so
         self._text = StringIO()
         self._received = 0
         self._error: StreamGuardError | None = None
@@ -178,6 +155,7 @@ class AnswerState:
         content_type = headers.get("content-type", "")
         wire = wire_for_content_type(content_type)
         promise = parse_answer(headers.get("streamguard"))
+        self._guarded = promise is not None
         if promise is not None and (self._dialect is None or self._dialect.name != promise.dialect):
             self._dialect = _known(promise.dialect)  # the server knows what it wrote
         why = self._why_not(status, wire, promise)
@@ -202,7 +180,7 @@ class AnswerState:
             if self._unfollowed is not None:
                 return self._unfollowed
             return "too many redirects" if self._redirects >= MAX_REDIRECTS else "a redirect to nowhere"
-        if status != 200:
+        if status not in _WITH_BODY:
             return "no stream"
         if wire is None:
             return None
@@ -232,10 +210,22 @@ class AnswerState:
         at_terminal = self._verifier.state == "ended" and self._verifier.verdict in _TERMINAL
         return "end" if at_terminal else "nothing"
 
-    def take(self) -> AnswerFrame | None:
-        """The next good frame, or None if what came so far completes no more."""
+    def take(self, had: int | None = None) -> AnswerFrame | None:
+        """The next good frame, or None if what came so far completes no more.
+
+        `had` is how many frames the taker has had. Raises StreamClosed if that is not all that were taken: what
+        is left would look like a whole answer. Where none is left, raises the answer's error, if there is one.
+        """
+        if had is not None and had != self._handed:
+            if not self._frames:
+                self.conclude()
+            raise StreamClosed(
+                "text that was handed out already is not repeated: "
+                "go on with the first iteration, or take the whole by `answer.read()`"
+            )
         if not self._frames:
             return None
+        self._handed += 1
         frame = self._frames.popleft()
         if frame.text:
             self._received += len(frame.text)
@@ -263,6 +253,8 @@ class AnswerState:
         error = self._verifier.error()
         if error is not None and cause is not None:
             error.__cause__ = cause
+        if clean and isinstance(error, TruncatedStream) and self._looks_unguarded():
+            error.explained(_UNGUARDED)
 
     def silent(self, began: float, now: float, cause: Exception | None = None) -> None:
         """A read took longer than it may."""
@@ -282,10 +274,11 @@ class AnswerState:
         if self.needs == "end":
             self.end(now, now, clean=False)
 
-    def close(self) -> None:
-        """This side reads no further. What was already taken in stays."""
+    def close(self, within: str = "") -> None:
+        """This side reads no further. What was already taken in stays. `within` is where it could have read on."""
         if self.needs == "bytes":
-            self._error = StreamClosed("this side closed the answer before its end")
+            advice = f": read it inside the `{within}`" if within else ""
+            self._error = StreamClosed(f"this side closed the answer before its end{advice}")
 
     # ---- what is known ------------------------------------------------------------------------
 
@@ -343,6 +336,14 @@ class AnswerState:
         return TruncatedStream(detail="the connection ended before any response came")
 
     # ---- small parts --------------------------------------------------------------------------
+
+    def _looks_unguarded(self) -> bool:
+        """Whether nothing in the answer is from a server that guards, nor from a provider whose end is known."""
+        if self._guarded or self.cursor is not None:
+            return False
+        if self._dialect is not None:
+            return self._dialect.name == "native"  # which no provider writes
+        return not self._received and not any(frame.text for frame in self._frames)
 
     def _arrived(self, began: float, now: float) -> None:
         self._waited += now - began

@@ -23,10 +23,11 @@ import anyio.lowlevel
 import httpx
 from typing_extensions import Unpack
 
-from streamguard.client.answer import LIMITS, LINGER, REQUEST_HEADERS, AnswerState, ReaderLimits
+from streamguard.client.answer import LINGER, REQUEST_HEADERS, AnswerState
 from streamguard.client.body import Body, coding_of, may_be_read
-from streamguard.client.iteration import Iterations, SyncIterations, async_only
-from streamguard.client.request import HeadLimit, RequestOptions, is_safe_header, same_origin, why_not_follow
+from streamguard.client.iteration import Iterations, SyncIterations, async_only, sync_only
+from streamguard.client.limits import LIMITS, ReaderLimits
+from streamguard.client.request import HeadLimit, RequestOptions, is_safe_header, same_origin, vet_call, why_not_follow
 from streamguard.core.dialect import Dialect
 from streamguard.core.receipt import AnswerFrame, Receipt
 from streamguard.core.wire import MAX_FRAME
@@ -179,6 +180,7 @@ async def stream(
     Raises UnexpectedResponse, ConnectLimitExceeded, FirstByteLimitExceeded; TruncatedStream for a
     connection that ends before its response; httpx's own errors where there is no connection.
     """
+    vet_call("stream", client, httpx.AsyncClient, options)
     state = AnswerState(monotonic(), dialect=dialect, lenient=lenient, limits=limits, max_frame=max_frame)
     async with AsyncExitStack() as stack:
         if client is None:
@@ -216,7 +218,8 @@ class Answer(_AnswerBase, Iterations):
     It ends only if the answer is COMPLETE, or UNVERIFIED with a proven end; otherwise it raises
     TruncatedStream, CorruptStream, StreamGap or FailedStream, whose `received` is the text so far and
     whose `cursor` is the last good one; or LivenessLimitExceeded, StallLimitExceeded, FrameTooLarge;
-    or StreamClosed once the context has ended. `response` is httpx's.
+    or StreamClosed once the context has ended, and for an iteration that lacks what another was handed (an
+    answer is iterated once; `read` gives the whole at any time). `response` is httpx's.
     """
 
     def __init__(self, exchange: _Exchange, response: httpx.Response) -> None:
@@ -232,7 +235,7 @@ class Answer(_AnswerBase, Iterations):
 
     async def aclose(self) -> None:
         """Close the response; the context does."""
-        self._state.close()
+        self._state.close("async with")
         try:
             await self.response.aclose()
         finally:
@@ -253,9 +256,9 @@ class Answer(_AnswerBase, Iterations):
         else:
             await self._chunks.aclose()
 
-    async def _next(self) -> AnswerFrame | None:
+    async def _next(self, had: int | None = None) -> AnswerFrame | None:
         state = self._state
-        while (frame := state.take()) is None:
+        while (frame := state.take(had)) is None:
             if state.needs == "bytes":
                 await self._read()
             elif state.needs == "end":
@@ -292,6 +295,7 @@ class Answer(_AnswerBase, Iterations):
 # ---- sync -------------------------------------------------------------------------------------
 
 
+@sync_only
 @contextmanager
 def stream_sync(
     method: str,
@@ -305,6 +309,7 @@ def stream_sync(
     **options: Unpack[RequestOptions],
 ) -> Iterator[SyncAnswer]:
     """`stream` for code without an event loop."""
+    vet_call("stream_sync", client, httpx.Client, options)
     state = AnswerState(monotonic(), dialect=dialect, lenient=lenient, limits=limits, max_frame=max_frame)
     with ExitStack() as stack:
         if client is None:
@@ -348,12 +353,12 @@ class SyncAnswer(_AnswerBase, SyncIterations):
 
     def close(self) -> None:
         """Close the response; the context does."""
-        self._state.close()
+        self._state.close("with")
         self.response.close()
 
-    def _next(self) -> AnswerFrame | None:
+    def _next(self, had: int | None = None) -> AnswerFrame | None:
         state = self._state
-        while (frame := state.take()) is None:
+        while (frame := state.take(had)) is None:
             if state.needs == "bytes":
                 self._read()
             elif state.needs == "end":

@@ -4,16 +4,19 @@ An iteration may be left at any point: there is no generator to be closed.
 
 An async generator that is left by `break` waits for the garbage collector, which ends it later and in
 another task. These hold nothing but the answer, which its context closes.
+
+What is used the wrong way says how it is used. These refusals are hidden from type checkers, which else would
+take the wrong way for one that there is.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import AbstractAsyncContextManager
+from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from functools import wraps
 from types import TracebackType
-from typing import Generic, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Final, Generic, NoReturn, TypeVar
 
 from typing_extensions import ParamSpec
 
@@ -26,47 +29,66 @@ __all__ = [
     "Iterations",
     "SyncIteration",
     "SyncIterations",
+    "SyncOnly",
     "async_only",
     "block_in",
     "frame_itself",
+    "sync_only",
     "text_in",
 ]
+
+_READ: Final = "an answer is read with `async for`, as in `async for text in answer.text()`, or as a whole: "
+_ITERATE: Final = "iterate answer.text(), answer.frames() or answer.blocks(), by "
 
 T = TypeVar("T")
 P = ParamSpec("P")
 
 
 class Iteration(Generic[T]):
-    """What `pick` finds in each frame that `following` gives until that is None; None and "" are passed over."""
+    """What `pick` finds in each frame that `following` gives until that is None; None and "" are passed over.
+
+    `following` is told how many frames this iteration has had.
+    """
 
     def __init__(
-        self, following: Callable[[], Awaitable[AnswerFrame | None]], pick: Callable[[AnswerFrame], T | None]
+        self, following: Callable[[int], Awaitable[AnswerFrame | None]], pick: Callable[[AnswerFrame], T | None]
     ) -> None:
         self._following = following
         self._pick = pick
+        self._had = 0
 
     def __aiter__(self) -> Iteration[T]:
         return self
 
     async def __anext__(self) -> T:
-        while (frame := await self._following()) is not None:
+        while (frame := await self._following(self._had)) is not None:
+            self._had += 1
             if picked := self._pick(frame):
                 return picked
         raise StopAsyncIteration
+
+    if not TYPE_CHECKING:
+
+        def __iter__(self) -> NoReturn:
+            raise TypeError(f"{_READ}`await answer.read()`")
+
+        __await__ = __iter__
 
 
 class SyncIteration(Generic[T]):
     """The same without `await`."""
 
-    def __init__(self, following: Callable[[], AnswerFrame | None], pick: Callable[[AnswerFrame], T | None]) -> None:
+    def __init__(self, following: Callable[[int], AnswerFrame | None], pick: Callable[[AnswerFrame], T | None]) -> None:
         self._following = following
         self._pick = pick
+        self._had = 0
 
     def __iter__(self) -> SyncIteration[T]:
         return self
 
     def __next__(self) -> T:
-        while (frame := self._following()) is not None:
+        while (frame := self._following(self._had)) is not None:
+            self._had += 1
             if picked := self._pick(frame):
                 return picked
         raise StopIteration
@@ -88,10 +110,21 @@ def block_in(frame: AnswerFrame) -> Block | None:
 
 
 class Iterations(ABC):
-    """The ways to iterate an answer, over `_next`, which answers its next frame."""
+    """The ways to iterate an answer, over `_next`, which answers its next frame.
+
+    `_next` is told how many frames the caller has had, and raises StreamClosed if others were handed out:
+    what follows them is not the whole, and must not end as if it were.
+    """
 
     @abstractmethod
-    async def _next(self) -> AnswerFrame | None: ...
+    async def _next(self, had: int) -> AnswerFrame | None: ...
+
+    if not TYPE_CHECKING:
+
+        def __aiter__(self) -> NoReturn:
+            raise TypeError(f"{_ITERATE}`async for`")
+
+        __iter__ = __aiter__
 
     def text(self) -> AsyncIterator[str]:
         """The text of choice 0, piece by piece."""
@@ -111,7 +144,12 @@ class SyncIterations(ABC):
     """The same without `await`."""
 
     @abstractmethod
-    def _next(self) -> AnswerFrame | None: ...
+    def _next(self, had: int) -> AnswerFrame | None: ...
+
+    if not TYPE_CHECKING:
+
+        def __iter__(self) -> NoReturn:
+            raise TypeError(f"{_ITERATE}`for`")
 
     def text(self) -> Iterator[str]:
         """The text of choice 0, piece by piece."""
@@ -127,8 +165,28 @@ class SyncIterations(ABC):
         return SyncIteration(self._next, block_in)
 
 
-class AsyncOnly(Generic[T]):
+class _Unentered:
+    """What a context manager says that is used as the answer which it gives."""
+
+    _advice = ""
+
+    if not TYPE_CHECKING:
+
+        def __iter__(self) -> NoReturn:
+            raise TypeError(self._advice)
+
+        __aiter__ = __await__ = __iter__
+
+        def __getattr__(self, name: str) -> NoReturn:
+            if name.startswith("_"):  # what Python itself asks for
+                raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+            raise AttributeError(f"{self._advice}: {name!r} is the answer's")
+
+
+class AsyncOnly(_Unentered, Generic[T]):
     """An asynchronous context manager that says so to a plain `with`."""
+
+    _advice = "write `async with stream(…) as answer`"
 
     def __init__(self, inner: AbstractAsyncContextManager[T, bool | None]) -> None:
         self._inner = inner
@@ -148,6 +206,31 @@ class AsyncOnly(Generic[T]):
         """Never reached: `with` looks for it before it enters."""
 
 
+class SyncOnly(_Unentered, Generic[T]):
+    """A context manager that says so to an `async with`."""
+
+    _advice = "write `with stream_sync(…) as answer`"
+
+    def __init__(self, inner: AbstractContextManager[T, bool | None]) -> None:
+        self._inner = inner
+
+    def __enter__(self) -> T:
+        return self._inner.__enter__()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, exc: BaseException | None, tb: TracebackType | None
+    ) -> bool | None:
+        return self._inner.__exit__(kind, exc, tb)
+
+    if not TYPE_CHECKING:
+
+        def __aenter__(self) -> NoReturn:
+            raise TypeError("`stream_sync` is not asynchronous: write `with`, or use `stream`")
+
+        async def __aexit__(self, *exc: object) -> None:
+            """Never reached: `async with` looks for it before it enters."""
+
+
 def async_only(
     function: Callable[P, AbstractAsyncContextManager[T, bool | None]],
 ) -> Callable[P, AsyncOnly[T]]:
@@ -156,5 +239,15 @@ def async_only(
     @wraps(function)
     def opening(*args: P.args, **kwargs: P.kwargs) -> AsyncOnly[T]:
         return AsyncOnly(function(*args, **kwargs))
+
+    return opening
+
+
+def sync_only(function: Callable[P, AbstractContextManager[T, bool | None]]) -> Callable[P, SyncOnly[T]]:
+    """The same function, whose answer is a SyncOnly."""
+
+    @wraps(function)
+    def opening(*args: P.args, **kwargs: P.kwargs) -> SyncOnly[T]:
+        return SyncOnly(function(*args, **kwargs))
 
     return opening

@@ -20,10 +20,12 @@ from time import monotonic
 from typing import Any, Final, Protocol, TypedDict, cast
 
 import anyio
+import attrs
 
-from streamguard.client.answer import ReaderLimits
+from streamguard.client.limits import ReaderLimits
+from streamguard.core.arguments import did_you_mean, shown
 
-__all__ = ["HeadLimit", "RequestOptions", "is_safe_header", "same_origin", "why_not_follow"]
+__all__ = ["HeadLimit", "RequestOptions", "is_safe_header", "same_origin", "vet_call", "why_not_follow"]
 
 # What a redirect may carry to another origin. A key may stand in a header of any other name. The
 # length is of a body that is empty: one that is not stays here.
@@ -56,6 +58,28 @@ class RequestOptions(TypedDict, total=False):
     extensions: Any
     auth: Any
     follow_redirects: bool
+
+
+_OWN: Final = ("client", "dialect", "lenient", "limits", "max_frame")
+_HTTPX: Final = tuple(sorted(RequestOptions.__optional_keys__))
+
+# Names that are no options, and what is there instead.
+_ELSEWHERE: Final = {
+    **{field.name: f": write limits=ReaderLimits({field.name}=…);" for field in attrs.fields(ReaderLimits)},
+    "timeout": ": write limits=ReaderLimits(stall=…);",
+    "wire": ": the server's answer says which carrier it is;",
+}
+
+
+def vet_call(name: str, client: object, kind: type, options: Mapping[str, Any]) -> None:
+    """Raise TypeError unless `client` is a `kind` or None and each option has a name that httpx knows."""
+    if client is not None and not isinstance(client, kind):
+        raise TypeError(f"`{name}` needs an httpx.{kind.__name__} as its client, not {shown(client)}")
+    for option in options:
+        if option not in _HTTPX:
+            advice = _ELSEWHERE.get(option) or did_you_mean(option, _OWN + _HTTPX) or ";"
+            known = f"its own are {', '.join(_OWN)}; to httpx go {', '.join(_HTTPX)}"
+            raise TypeError(f"unknown option {option!r}{advice} {known}")
 
 
 class _Url(Protocol):

@@ -207,7 +207,7 @@ class StreamFinished(LocalProtocolError):
 
 
 class StreamClosed(LocalProtocolError):
-    """This side closed the stream before it ended."""
+    """This side closed the stream before it ended, or has handed out already what is asked for."""
 
 
 class StreamBroken(LocalProtocolError):

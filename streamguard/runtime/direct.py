@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from typing import Any, Generic, TypeVar
 
 import anyio
@@ -39,7 +39,10 @@ T = TypeVar("T", bytes, list[Any])
 
 
 class DirectDriver(Generic[T]):
-    """Drives one stream on one connection, once. `abort`: whether an end other than `complete` aborts it."""
+    """Drives one stream on one connection, once. `abort`: whether an end other than `complete` aborts it.
+
+    `on_first` is called with the source's first item, once that was taken; it must not raise.
+    """
 
     def __init__(
         self,
@@ -51,6 +54,7 @@ class DirectDriver(Generic[T]):
         abort: bool = True,
         on_end: OnEnd | None = None,
         request_id: str | None = None,
+        on_first: Callable[[Item], None] | None = None,
     ) -> None:
         self.source = source
         self.stage: Stage[T] = stage
@@ -58,6 +62,7 @@ class DirectDriver(Generic[T]):
         self.timing = timing
         self.outcome: Outcome | None = None
         self._on_end = on_end
+        self._on_first = on_first
         self._request_id = request_id
         self._clock = timing.clock
         self._line: Connection[T] = Connection(sink, timing.clock, timing.write)
@@ -190,7 +195,7 @@ class DirectDriver(Generic[T]):
             out = push(item, now)
             if watch.attention:
                 watch.parked = None
-                if await self._attend(out, now):
+                if await self._attend(item, out, now):
                     return
                 now = clock()
             if out:
@@ -219,10 +224,12 @@ class DirectDriver(Generic[T]):
                 return
             watch.parked = now
 
-    async def _attend(self, out: T, now: float) -> bool:
+    async def _attend(self, item: Item, out: T, now: float) -> bool:
         """What the watchers want looked at, with a frame in hand; true if the stream is over."""
         if self._first_item is None:
             self._first_item = now
+            if self._on_first is not None:
+                self._on_first(item)
         end = self._end
         end.unsent = out  # so that a cancellation in here does not lose it
         await self._line.settled()

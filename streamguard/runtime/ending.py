@@ -38,6 +38,7 @@ class Why:
 GONE: Final = Why("gone", Failure("gone", "the reader left"))
 SLOW: Final = Why("slow", Failure("slow", "the reader took nothing for too long", True))
 SHUTDOWN: Final = Why("shutdown", Failure("shutdown", "the server is going away", True))
+_EARLY: Final = " (before its first item: with Timing(peek=…) the reader would get an HTTP status)"
 SHUTDOWN_LIMIT: Final = 1.0  # seconds for the last bytes of a stream whose task was cancelled
 
 
@@ -135,13 +136,15 @@ class Ending(Generic[T]):
         self._told = True
         exc = why.exception if why is not None else None
         unexpected = exc is not None and not isinstance(exc, (SourceFailed, LocalProtocolError))
+        early = exc is not None and not stage.items and not self._timing.peek
         logger.log(
             logging.ERROR if unexpected else logging.WARNING,
-            "stream %s ended as %s after %d items: %s: %s",
+            "stream %s ended as %s after %d items: %s: %s%s",
             self._name,
             status,
             stage.items,
             failure.code,
             failure.message,
+            _EARLY if early else "",
             exc_info=exc if unexpected else None,
         )

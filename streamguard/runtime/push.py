@@ -22,6 +22,7 @@ import threading
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from streamguard.core.arguments import require, require_callable
 from streamguard.core.errors import StreamClosed
 from streamguard.core.items import Finish, Item
 from streamguard.runtime.buffer import Buffer, HandOver
@@ -40,6 +41,10 @@ class PushSource:
     """
 
     def __init__(self, *, buffer: Buffer | None = None, on_close: Callable[[], object] | None = None) -> None:
+        if buffer is not None:
+            require("buffer", buffer, Buffer, "Buffer(max_items=100)")
+        if on_close is not None:
+            require_callable("on_close", on_close)
         self._bounds = buffer or Buffer()
         self._hand_over = HandOver(self._bounds)
         self._lock = threading.Lock()  # several threads may push; the buffer itself has one producer

@@ -29,6 +29,7 @@ from types import TracebackType
 from typing import Any, Final
 from weakref import WeakSet
 
+from streamguard.core.arguments import require
 from streamguard.core.errors import StreamClosed
 from streamguard.core.items import Item
 from streamguard.runtime.ahead import AheadIterator
@@ -65,6 +66,8 @@ class TokenSource:
     def __init__(self, producer: Producer, *, buffer: Buffer | None = None) -> None:
         if not (_is_iterable(producer) or inspect.isawaitable(producer) or callable(producer)):
             raise TypeError(f"{type(producer).__name__} is no source: {_ADVICE}")
+        if buffer is not None:
+            require("buffer", buffer, Buffer, "Buffer(max_items=100)")
         _refuse_spent(producer)
         self._producer: Any = producer
         self._buffer = buffer

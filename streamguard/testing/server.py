@@ -68,22 +68,7 @@ class ScriptedServer:
     ) -> None:
         self.app = app
         self.conduct = conduct or Conduct()
-        target, _, query = path.partition("?")
-        self.scope: dict[str, Any] = {
-            "type": "http",
-            "asgi": {"version": "3.0", "spec_version": "2.3"},
-            "http_version": http_version,
-            "method": method,
-            "scheme": "http",
-            "path": target,
-            "raw_path": target.encode(),
-            "query_string": query.encode(),
-            "root_path": "",
-            "headers": [(name.lower().encode("latin-1"), value.encode("latin-1")) for name, value in headers],
-            "client": ("127.0.0.1", 12345),
-            "server": ("127.0.0.1", 80),
-            **(scope or {}),
-        }
+        self.scope = {**_http_scope(method, path, headers, http_version), **(scope or {})}
         self.sent: list[Sent] = []
         self.wrong: list[str] = []
         self.ended: End = "open"
@@ -306,6 +291,24 @@ class ScriptedServer:
     def _change(self) -> None:
         changed, self._changed = self._changed, anyio.Event()
         changed.set()
+
+
+def _http_scope(method: str, path: str, headers: Iterable[tuple[str, str]], http_version: str) -> dict[str, Any]:
+    target, _, query = path.partition("?")
+    return {
+        "type": "http",
+        "asgi": {"version": "3.0", "spec_version": "2.3"},
+        "http_version": http_version,
+        "method": method,
+        "scheme": "http",
+        "path": target,
+        "raw_path": target.encode(),
+        "query_string": query.encode(),
+        "root_path": "",
+        "headers": [(name.lower().encode("latin-1"), value.encode("latin-1")) for name, value in headers],
+        "client": ("127.0.0.1", 12345),
+        "server": ("127.0.0.1", 80),
+    }
 
 
 class _Transport:

@@ -20,6 +20,7 @@ from streamguard.core.errors import Failure, SourceFailed
 from streamguard.core.negotiate import parse_answer
 from streamguard.core.receipt import Verdict
 from streamguard.runtime.timing import Timing
+from streamguard.testing import Conduct, ScriptedServer
 from tests.adapters.asgi_apps import Ends, answering, exchange, tokens
 from tests.adapters.servers import Gate, serving, stack_params
 
@@ -581,5 +582,26 @@ def test_a_cancelled_answer_has_its_outcome() -> None:
             await task
         assert answer.outcome is not None
         assert answer.outcome.status == "shutdown"
+
+    asyncio.run(test())
+
+
+@pytest.mark.parametrize(("named", "meant"), [("1.0", "1.0"), ("1", "1.0"), ("1.1", "1.1"), ("2", "2"), ("3", "3")])
+def test_http_1_0_is_known_by_both_names_that_servers_give_it(named: str, meant: str) -> None:
+    scope = {"type": "http", "method": "GET", "headers": [], "query_string": b"", "http_version": named}
+    assert asgi.request_facts(scope).http_version == meant
+
+
+def test_a_layer_that_replays_the_body_for_ever_stops_nothing() -> None:
+    """A common recipe for logging bodies: its `receive` never gives the loop a turn."""
+
+    async def source() -> AsyncIterator[str]:
+        yield "a"
+        await asyncio.sleep(0)
+        yield "b"
+
+    async def test() -> None:
+        async with ScriptedServer(GuardedAnswer(source), conduct=Conduct(told="hidden")) as server:
+            assert await server.ending() == "complete"
 
     asyncio.run(test())

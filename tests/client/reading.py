@@ -14,7 +14,7 @@ import pytest
 from streamguard.client import stream, stream_sync
 from streamguard.core.receipt import AnswerFrame, Receipt
 
-__all__ = ["MODES", "Read", "each_mode", "read"]
+__all__ = ["MODES", "NO_TLS", "Read", "each_mode", "read"]
 
 NO_TLS = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)  # the usual one reads every certificate there is, for each client
 MODES = ["sync", "asyncio", "trio"]
@@ -59,14 +59,15 @@ def _read_sync(
     try:
         with stream_sync(method, url, **options) as answer:
             try:
-                for frame in answer.frames():
+                frames = answer.frames()
+                for frame in frames:
                     seen.frames.append(frame)
                     on_frame(frame)
             finally:
                 seen.receipt = answer.receipt
                 seen.received = answer.received
                 try:
-                    assert list(answer.text()) == []
+                    assert list(frames) == []
                 except Exception as exc:
                     seen.again = exc
     except Exception as exc:
@@ -80,14 +81,15 @@ async def _read(
         client = httpx.AsyncClient(verify=NO_TLS, follow_redirects=True)
         async with client, stream(method, url, client=client, **options) as answer:
             try:
-                async for frame in answer.frames():
+                frames = answer.frames()
+                async for frame in frames:
                     seen.frames.append(frame)
                     on_frame(frame)
             finally:
                 seen.receipt = answer.receipt
                 seen.received = answer.received
                 try:
-                    assert [text async for text in answer.text()] == []
+                    assert [frame async for frame in frames] == []
                 except Exception as exc:
                     seen.again = exc
     except Exception as exc:

@@ -6,7 +6,8 @@ import attrs
 import httpx
 import pytest
 
-from streamguard.client.answer import MAX_REDIRECTS, MAX_REFUSAL, REQUEST_HEADERS, AnswerState, ReaderLimits
+from streamguard.client.answer import MAX_REDIRECTS, MAX_REFUSAL, REQUEST_HEADERS, AnswerState
+from streamguard.client.limits import ReaderLimits
 from streamguard.core.dialect import OpenAI, Raw, Text
 from streamguard.core.errors import (
     ConnectLimitExceeded,
@@ -42,14 +43,6 @@ def taken(state: AnswerState) -> str:
 
 
 # ---- limits -----------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("name", [field.name for field in attrs.fields(ReaderLimits)])
-@pytest.mark.parametrize("value", [0, -1])
-def test_a_limit_is_above_zero_and_none_says_that_there_is_none(name: str, value: float) -> None:
-    with pytest.raises(ValueError, match=name):
-        ReaderLimits(**{name: value})
-    assert getattr(ReaderLimits(**{name: None}), name) is None
 
 
 def test_there_is_no_limit_on_the_whole_answer() -> None:
@@ -185,7 +178,7 @@ def refusal(status: int = 200, **headers: str) -> AnswerState:
         (401, {"content_type": "text/html"}, "no stream"),
         (200, {"content_type": "text/html"}, "content type"),
         (200, {}, "no content type"),
-        (201, {"content_type": "text/event-stream"}, "no stream"),
+        *[(status, {"content_type": "text/event-stream"}, "no stream") for status in (204, 205, 206)],
         (301, {}, "a redirect to nowhere"),
         (304, {}, "no stream"),
         (200, {"content_type": "text/plain"}, "dialect='text'"),
@@ -202,6 +195,11 @@ def test_what_is_no_stream_is_refused_with_its_reason(status: int, headers: dict
     assert isinstance(error, UnexpectedResponse)
     assert (error.status, error.body) == (status, b"{}")
     assert why in str(error)
+
+
+@pytest.mark.parametrize("status", [200, 201, 202, 203])
+def test_a_stream_is_read_whatever_success_its_status_names(status: int) -> None:
+    assert AnswerState(100.0).open(status, httpx.Headers({"content-type": "text/event-stream"}), "HTTP/1.1")
 
 
 def test_the_body_of_a_refusal_is_read_in_part_only() -> None:
@@ -336,6 +334,39 @@ def test_an_answer_that_this_side_closed_never_ends_as_if_in_order() -> None:
     whole.feed(HELLO.body, 100, 101)
     whole.close()
     assert whole.error is None
+
+
+def ended(content: bytes, *, clean: bool = True, dialect: str | None = None, streamguard: str = "") -> AnswerState:
+    """An answer with this body, at its end."""
+    state = AnswerState(100.0, dialect=dialect)
+    promise = {"streamguard": streamguard} if streamguard else {}
+    headers = httpx.Headers({"content-type": "text/event-stream", "transfer-encoding": "chunked", **promise})
+    assert state.open(200, headers, "HTTP/1.1")
+    state.feed(content, 100, 101)
+    state.end(101, 102, clean=clean)
+    return state
+
+
+CHUNK = b'data: {"choices":[{"index":0,"delta":{"content":"Hi"},"finish_reason":null}]}\n\n'
+
+
+@pytest.mark.parametrize(
+    ("state", "hinted"),
+    [
+        (ended(b'data: "Hello"\n\n'), True),
+        (ended(b""), True),
+        (ended(b'data: "Hello"\n\n', dialect="native"), True),
+        (ended(b'data: "Hello"\n\n', clean=False), False),  # cut: its header may tell nothing
+        (ended(CHUNK), False),  # a provider's own stream, without its end
+        (ended(CHUNK, dialect="openai"), False),
+        (ended(HELLO.opening, streamguard=HELLO.header), False),
+        (ended(HELLO.opening + HELLO.pushes[0]), False),  # guarded, whatever became of its header
+    ],
+    ids=["events", "empty", "native", "cut", "chunks", "openai", "promised", "cursors"],
+)
+def test_a_whole_body_that_nobody_guarded_is_named_as_that(state: AnswerState, hinted: bool) -> None:
+    assert isinstance(state.error, TruncatedStream)
+    assert ("is @guarded on its endpoint" in str(state.error)) is hinted
 
 
 def test_a_cut_is_the_cause_of_what_it_cut() -> None:

@@ -39,7 +39,7 @@ from streamguard.core.errors import (
 from streamguard.core.items import Block, Event, Finish
 from streamguard.core.receipt import Verdict
 from streamguard.core.wire import Binary, Ndjson, Plain, Sse, Wire
-from tests.client.reading import Read, each_mode, read
+from tests.client.reading import NO_TLS, Read, each_mode, read
 from tests.client.server import (
     LAST_CHUNK,
     PATIENCE,
@@ -698,14 +698,14 @@ def test_an_answer_that_is_iterated_after_its_context_raises(mode: str) -> None:
     async def late(url: str) -> None:
         async with stream("GET", url) as got:
             pass
-        with pytest.raises(StreamClosed):
+        with pytest.raises(StreamClosed, match=r"before its end: read it inside the `async with`$"):
             await got.read()
 
     with Server(answer(HELLO, until=1)) as server:
         if mode == "sync":
             with stream_sync("GET", server.url) as got:
                 pass
-            with pytest.raises(StreamClosed):
+            with pytest.raises(StreamClosed, match=r"before its end: read it inside the `with`$"):
                 got.read()
         else:
             anyio.run(late, server.url, backend=mode)
@@ -842,3 +842,131 @@ async def test_an_answer_is_read_from_memory_and_from_a_shared_connection(path: 
     with sync_client, stream_sync("GET", f"http://app{path}", client=sync_client) as sync_got:
         assert sync_got.read() == "Hello world"
         assert sync_got.receipt.verdict is Verdict.COMPLETE
+
+
+# ---- an iteration never begins in mid answer ------------------------------------------------------
+
+GONE = "text that was handed out already is not repeated: .*read"
+
+
+def test_a_second_iteration_is_refused_and_never_looks_like_a_whole_answer() -> None:
+    with Server(answer(HELLO)) as server:
+        with stream_sync("GET", server.url) as got:
+            assert list(got.text()) == ["Hello", " wor", "ld"]
+            for again in (got.text(), got.frames(), got.blocks()):
+                with pytest.raises(StreamClosed, match=GONE):
+                    list(again)
+            assert got.read() == got.received == "Hello world"
+        with pytest.raises(StreamClosed, match=GONE):
+            list(got.text())
+        with stream_sync("GET", server.url) as got:
+            first = got.text()
+            assert next(first) == "Hello"
+            with pytest.raises(StreamClosed, match=GONE):
+                next(got.text())
+            assert list(first) == [" wor", "ld"]  # the one that was begun goes on
+        with stream_sync("GET", server.url) as got:
+            first = got.text()
+            next(first)
+            assert got.read() == "Hello world"
+            with pytest.raises(StreamClosed, match=GONE):  # what `read` took is missing here
+                next(first)
+
+
+@pytest.mark.anyio
+async def test_a_second_iteration_is_refused_async() -> None:
+    with Server(answer(HELLO)) as server:
+        async with stream("GET", server.url) as got:
+            assert [text async for text in got.text()] == ["Hello", " wor", "ld"]
+            with pytest.raises(StreamClosed, match=GONE):
+                await got.text().__anext__()
+            assert await got.read() == "Hello world"
+        async with stream("GET", server.url) as got:
+            first = got.frames()
+            await first.__anext__()
+            with pytest.raises(StreamClosed, match=GONE):
+                await got.text().__anext__()
+            assert [frame.text async for frame in first] == [" wor", "ld"]
+
+
+@each_mode
+def test_a_second_iteration_of_an_answer_that_failed_raises_what_the_first_did(mode: str) -> None:
+    def sync(url: str) -> None:
+        with stream_sync("GET", url) as got:
+            for _ in range(2):
+                with pytest.raises(FailedStream):
+                    list(got.text())
+
+    async def asynchronous(url: str) -> None:
+        async with stream("GET", url) as got:
+            for _ in range(2):
+                with pytest.raises(FailedStream):
+                    [text async for text in got.text()]
+
+    failed = made("Hello", failure=Failure("overloaded", "later"))
+    with Server(answer(failed)) as server:
+        if mode == "sync":
+            sync(server.url)
+        else:
+            anyio.run(asynchronous, server.url, backend=mode)
+
+
+def test_an_answer_without_a_frame_may_be_iterated_again() -> None:
+    with Server(answer(made())) as server, stream_sync("GET", server.url) as got:
+        assert list(got.text()) == list(got.text()) == []
+
+
+# ---- a server that does not guard -----------------------------------------------------------------
+
+
+@each_mode
+def test_an_endpoint_that_nobody_guarded_is_named_as_that(mode: str) -> None:
+    body = head() + chunk(b'data: "Hello"\n\ndata: "world"\n\n') + LAST_CHUNK
+    seen = reading(mode, raw(body))
+    assert isinstance(seen.error, TruncatedStream)
+    assert "no Streamguard header): is @guarded on its endpoint?" in str(seen.error)
+    assert "dialect=" in str(seen.error)
+    assert seen.again is seen.error
+
+
+# ---- arguments ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"limits": 5}, r"limits is a ReaderLimits, for example ReaderLimits\(first_byte=30\), not 5$"),
+        ({"limits": {"stall": 5}}, r"limits is a ReaderLimits, .*, not \{'stall': 5\}$"),
+        ({"limits": ReaderLimits}, r"limits is a ReaderLimits, .*, not the class ReaderLimits$"),
+        ({"max_frame": "1"}, r"max_frame is a whole number of at least 1, not '1'$"),
+        ({"dialect": OpenAI}, r"dialect is the class OpenAI: give an instance, OpenAI\(\)$"),
+        ({"jsn": {}}, "unknown option 'jsn': did you mean 'json'? "),
+        ({"http_client": None}, "unknown option 'http_client': did you mean 'client'? "),
+        ({"wire": "sse"}, "unknown option 'wire': the server's answer says which carrier it is; "),
+        ({"timeout": 5}, r"unknown option 'timeout': write limits=ReaderLimits\(stall=…\); "),
+        ({"liveness": 5}, r"unknown option 'liveness': write limits=ReaderLimits\(liveness=…\); "),
+        ({"zzz": 5}, "unknown option 'zzz'; its own are client, dialect, lenient, limits, max_frame; to httpx go "),
+    ],
+    ids=lambda value: str(value)[:40],
+)
+@pytest.mark.anyio
+async def test_a_wrong_argument_is_refused_before_a_request(options: dict[str, Any], said: str) -> None:
+    pattern = "^" + said.replace("? ", r"\? ")
+    with pytest.raises(TypeError, match=pattern):
+        async with stream("GET", "http://127.0.0.1:1/", **options):
+            pass
+    with pytest.raises(TypeError, match=pattern), stream_sync("GET", "http://127.0.0.1:1/", **options):
+        pass
+
+
+@pytest.mark.anyio
+async def test_the_wrong_kind_of_client_is_told_the_right_one() -> None:
+    wrong: Any
+    for wrong in (httpx.Client(verify=NO_TLS), httpx.AsyncClient, "client"):
+        with pytest.raises(TypeError, match=r"^`stream` needs an httpx\.AsyncClient as its client, not "):
+            async with stream("GET", "http://127.0.0.1:1/", client=wrong):
+                pass
+    for wrong in (httpx.AsyncClient(verify=NO_TLS), httpx.Client, "client"):
+        with pytest.raises(TypeError, match=r"^`stream_sync` needs an httpx\.Client as its client, not "):
+            with stream_sync("GET", "http://127.0.0.1:1/", client=wrong):
+                pass

@@ -11,7 +11,7 @@ import httpx
 import pytest
 
 import streamguard.client.request as request
-from streamguard.client.answer import ReaderLimits
+from streamguard.client.limits import ReaderLimits
 from streamguard.client.request import HeadLimit, is_safe_header, same_origin, why_not_follow
 
 

@@ -272,12 +272,12 @@ def _without(server: Process, proxy: Proxy) -> tuple[str, str]:
         except httpx.HTTPError as exc:
             plain = type(exc).__name__
     with client_of(proxy) as client:
-        try:
-            with stream_sync("GET", f"{proxy.url}/gated/silent-{proxy.port}", client=client) as answer:
+        with stream_sync("GET", f"{proxy.url}/gated/silent-{proxy.port}", client=client) as answer:
+            try:
                 answer.read()
-        except VerdictError:
-            pass
-        return plain, answer.receipt.verdict.name
+            except VerdictError:
+                pass
+            return plain, answer.receipt.verdict.name
 
 
 # ---- HTTP/1.0 --------------------------------------------------------------------------------------

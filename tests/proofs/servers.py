@@ -231,7 +231,7 @@ def servers_matrix(run: Run) -> Result:
         shown=not wrong and len(cells) == len(streams) > 0,
         tables=[Table(columns, matrix_rows(cells, streams))],
         notes=[
-            f"Readers: {', '.join(READERS)}; over HTTP/2 all but aiohttp. The OpenAI SDKs read the dialect `openai`, "
+            f"Readers: {'; '.join(READERS)}. Over HTTP/2 all but aiohttp. The OpenAI SDKs read the dialect `openai`, "
             "the others that and `native`.",
             f"Only waited: the answer stayed open, and the client reports its own time limit ({_PATIENCE:g} s here).",
             "Books right: the stream's status is the one that its ending has, and its source was closed once, in the "

@@ -47,7 +47,7 @@ def test_the_hot_loop_has_no_scope_lock_queue_task_or_container() -> None:
 def test_the_hot_loop_awaits_the_source_and_the_sink_and_else_only_what_is_seldom() -> None:
     tree = ast.parse(textwrap.dedent(inspect.getsource(DirectDriver._steps)))
     awaited = [ast.unparse(node.value) for node in inside(tree) if isinstance(node, ast.Await)]
-    assert sorted(awaited) == ["self._attend(out, now)", "send(out)", "turns.give()"]
+    assert sorted(awaited) == ["self._attend(item, out, now)", "send(out)", "turns.give()"]
     assert any(ast.unparse(node.iter) == "items" for node in ast.walk(tree) if isinstance(node, ast.AsyncFor))
 
 

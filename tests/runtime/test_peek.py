@@ -34,6 +34,20 @@ async def test_without_peek_the_same_exception_is_a_terminal() -> None:
     assert served.wire.calls[0] == "start"
 
 
+@pytest.mark.parametrize(
+    ("script", "advised"), [([PermissionError("no")], True), (["a", PermissionError("no")], False)]
+)
+async def test_the_log_says_what_would_have_kept_the_status(
+    script: list[Any], advised: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    await serve(Script(*script)).run()
+    assert ("Timing(peek=" in caplog.text) == advised
+    caplog.clear()
+    served = serve(Script("a", PermissionError("no")), peek=5.0)
+    await served.run()
+    assert "Timing(peek=" not in caplog.text
+
+
 async def wrong_item() -> Any:
     yield object()
 

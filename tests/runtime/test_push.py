@@ -219,3 +219,9 @@ async def test_waiting_on_the_loop_is_refused() -> None:
     with pytest.raises(RuntimeError, match="room_made"):
         source.wait()
     assert await anyio.to_thread.run_sync(source.wait)
+
+
+@pytest.mark.parametrize("wrong", [{"buffer": 5}, {"on_close": 5}, {"on_close": lambda source: None}])
+def test_what_is_no_buffer_or_no_function_is_refused_when_it_is_given(wrong: Any) -> None:
+    with pytest.raises(TypeError, match=next(iter(wrong))):
+        PushSource(**wrong)

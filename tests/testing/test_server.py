@@ -177,10 +177,15 @@ async def test_a_reader_that_left_is_told_of_in_time_or_later_or_never(told: Any
 
 
 async def test_a_disconnect_comes_early() -> None:
-    server = await ScriptedServer(watching, conduct=Conduct(told="early")).run()
-    assert server.ended == "unfinished"
-    assert server.body in (b"", b"token ")  # before anything, but for trio's order of tasks
-    assert not server.left
+    """Behind the request, before anything was sent, though the reader takes everything."""
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        types = [(await receive())["type"] for _ in range(3)]
+        assert types == ["http.request", "http.disconnect", "http.disconnect"]
+        await writing(send, PIECES)
+
+    server = await ScriptedServer(app, conduct=Conduct(told="early")).run()
+    assert (server.error, server.body, server.left) == (None, BODY, False)
 
 
 async def test_an_answer_that_ended_is_told_of_as_a_disconnect() -> None:

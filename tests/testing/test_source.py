@@ -104,8 +104,12 @@ async def test_a_wait_ends_when_its_event_is_set_and_a_cancel_is_noted(shape: Sh
     producer = source()
     iterator = producer.__aiter__()
     assert await iterator.__anext__() == "a"
+
+    async def step() -> None:
+        await iterator.__anext__()
+
     async with anyio.create_task_group() as tasks:
-        tasks.start_soon(iterator.__anext__)
+        tasks.start_soon(step)
         await anyio.wait_all_tasks_blocked()
         assert source.steps == 1
         event.set()
