@@ -48,7 +48,7 @@ __all__ = ["Action", "Authorize", "StreamGuard", "anyone_with_the_id", "new_read
 logger = logging.getLogger("streamguard")
 
 Action = Literal["start", "read", "ack", "cancel", "status"]
-Authorize = Callable[[Any, Action], "str | None | Awaitable[str | None]"]
+Authorize = Callable[[Any, Action], "str | Awaitable[str | None] | None"]
 
 LOST: Final = Failure("producer_lost", "the process that generated this answer is gone", retryable=True)
 _HERE: Final = 10.0  # seconds between two signs that a stream of another process is read here
@@ -193,4 +193,4 @@ class StreamGuard:
 
     async def _sweep(self) -> None:
         while await self.log.sweep():
-            await anyio.sleep(0)
+            pass

@@ -11,7 +11,6 @@ import logging
 from collections.abc import Iterable
 from typing import Any, Final
 
-import anyio
 from typing_extensions import Unpack
 
 from streamguard.adapters.asgi import AsgiSink, encode_headers, refuse_early, request_facts, send_refusal
@@ -30,7 +29,6 @@ from streamguard.core.exchange import (
     terms,
 )
 from streamguard.core.guard import CompletionGuard
-from streamguard.core.wire import wire_named
 from streamguard.log.base import (
     CursorMisfit,
     CursorTrimmed,
@@ -39,7 +37,6 @@ from streamguard.log.base import (
     LogUnavailable,
     StreamExists,
     StreamState,
-    UnknownStream,
 )
 from streamguard.runtime.direct import DirectDriver
 from streamguard.runtime.reader import ReplayStage
@@ -66,7 +63,7 @@ class Reading:
         """Answer a request that bears a cursor: the frames behind it, or why there are none."""
         try:
             state = await self.guard.find(cursor.sid, principal)
-            if cursor.status is not None or cursor[:4] == state.tail[:4] and state.sealed:
+            if cursor.status is not None or (state.sealed and cursor[:4] == state.tail[:4]):
                 await self._had_it_all(cursor, state)
                 return
             await self.guard.log.read(cursor, limit=1)
@@ -75,7 +72,9 @@ class Reading:
             return
         await self.read(state.info.dialect, cursor)
 
-    async def read(self, dialect: str, cursor: Cursor, headers: Iterable[tuple[str, str]] = (), status: int = 200) -> None:
+    async def read(
+        self, dialect: str, cursor: Cursor, headers: Iterable[tuple[str, str]] = (), status: int = 200
+    ) -> None:
         """Stream the frames behind `cursor`, to the end of the stream or of this connection."""
         agreed = terms(self.facts)
         wire = self.options.carrier(agreed)

@@ -129,9 +129,8 @@ def refusal(facts: RequestFacts) -> Refusal | None:
     cursor = Cursor.parse(text)
     if cursor.status is not None:  # any: a terminal's, `lost`, or one of a later version
         return nothing_more()
-    return cannot_resume(
-        facts, cursor, 404, "unknown_stream", "the stream of this cursor is not here, and a cursor never starts a new one"
-    )
+    detail = "the stream of this cursor is not here, and a cursor never starts a new one"
+    return cannot_resume(facts, cursor, 404, "unknown_stream", detail)
 
 
 def cannot_resume(facts: RequestFacts, cursor: Cursor, status: int, code: str, detail: str) -> Refusal:

@@ -9,7 +9,7 @@ an abort; the stream lives on, and the reader comes back with its last cursor.
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable
-from typing import Final
+from typing import Any, Final
 
 from streamguard.core.cursor import Cursor
 from streamguard.core.errors import Failure, SourceFailed
@@ -68,10 +68,11 @@ class ReplayStage:
     def open(self) -> bytes:
         return self.guard.open(self._at, own_ids=self._own_ids, resume=self._resume)
 
-    def push(self, page: list[Frame], now: float) -> bytes:
+    def push(self, item: Any, now: float) -> bytes:
+        """A page of frames, which is what `stored` yields."""
         guard = self.guard
-        self.items += len(page)
-        return b"".join([guard.admit(frame) for frame in page])
+        self.items += len(item)
+        return b"".join([guard.admit(frame) for frame in item])
 
     def tick(self, now: float) -> bytes:
         return b""
