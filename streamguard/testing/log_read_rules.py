@@ -60,12 +60,11 @@ async def _misfit(case: LogCase) -> None:
     tail = await case.log.append(lease, zero, stored)
     for index in range(5):
         at = at_end(zero, stored[:index])
-        for part in ("crc", "offset"):
-            wrong = at._replace(**{part: getattr(at, part) + 1})
-            misfit = await case.refused(CursorMisfit, case.other.read(wrong), f"read behind frame {index}, other {part},")
+        for wrong in (at._replace(crc=at.crc ^ 1), at._replace(offset=at.offset + 1)):
+            misfit = await case.refused(CursorMisfit, case.other.read(wrong), f"read at {wrong} instead of {at}")
             case.same(misfit.tail, tail, "CursorMisfit.tail")
             case.same(await case.other.wait(wrong, LONG), True, "what wait answers where read raises CursorMisfit")
-        case.same(await case.other.read(at._replace(status="complete")), stored[index:], "read, with a status in `after`")
+        case.same(await case.other.read(at._replace(status="complete")), stored[index:], "read behind a status")
     strange = cursor_zero(new_sid())
     await case.refused(UnknownStream, case.other.read(strange), "read of a stream that never was")
     case.same(await case.other.wait(strange, LONG), True, "what wait answers for a stream that never was")
@@ -236,7 +235,7 @@ async def _quiet(case: LogCase) -> None:
         await case.log.renew(lease)
         await case.log.signal(lease.sid, "grant")
         await case.log.append(other, there, framed(there, b"b"))
-    case.same(answers, [False], "what wait answers, where only a checkpoint, a renewal, a signal and another stream came")
+    case.same(answers, [False], "what wait answers where no frame came, but other things did")
 
 
 READ_RULES: Final[dict[str, Rule]] = {
