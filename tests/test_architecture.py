@@ -17,6 +17,10 @@ LAYERS = {
     "core": ("core",),
     "log.base": ("core",),
     "log": ("core", "log.base", "log.kept", "log.waits"),
+    **dict.fromkeys(
+        [f"log.sqlite{part}" for part in ("", "_threads", "_waits", "_book", "_reading", "_blocks", "_file", "_clock")],
+        ("core", "log", "runtime.wakeup"),  # it is called from threads of its own
+    ),
     "observe.hooks": ("core",),
     "observe": ("core", "observe.hooks"),
     "runtime": ("core", "log.base", "observe.hooks", "runtime"),
@@ -35,7 +39,7 @@ LAYERS = {
 CORE_LAYERS = (
     ("arguments", "errors", "items", "cursor", "states", "jsontext", "frame", "receipt", "negotiate"),
     ("wire", "dialect"),
-    ("flush", "framing", "guard", "exchange"),
+    ("flush", "framing", "guard", "exchange", "check", "terminal", "rejoin"),
     ("pipeline", "verify"),
 )
 

@@ -1,0 +1,326 @@
+"""The threads of a log in a file: one that writes, and some that read. No event loop ever touches the file.
+
+Calls that wait for the writer together become one transaction. The writer also looks whether another process has
+written, while somebody waits for that: SQLite tells nobody. It asks every 5 ms at first, every 50 ms once it has been
+quiet for a while, and wakes whoever waits for what it finds.
+
+A thread keeps its connection in a local variable of its function, and nowhere else. A forked child then has no way to
+close it; closing it there would damage what the parent still uses.
+"""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import threading
+import time
+from collections.abc import Callable
+from queue import Empty, SimpleQueue
+from typing import Final
+
+from streamguard.log.base import LogError, LogUnavailable, Retention
+from streamguard.log.sqlite_blocks import Damaged
+from streamguard.log.sqlite_book import Book
+from streamguard.log.sqlite_file import LogFile, Opened, unavailable
+from streamguard.log.sqlite_reading import heads_of
+from streamguard.log.sqlite_waits import Call, Waiter, Waiters, deliver
+
+__all__ = ["Threads"]
+
+FAST: Final = 0.005  # seconds between two looks for what others wrote
+SLOW: Final = 0.05
+_READERS: Final = 2
+_TOGETHER: Final = 1024  # calls of one transaction
+_READ_TOGETHER: Final = 16  # of one look: others must not wait for many long ones
+_WAITING: Final = 10_000  # calls that may wait for a thread; a file that is locked must not fill the memory
+
+_STOP: Final = object()
+_Queue = SimpleQueue[object]  # of Call; of _STOP; and of None, which only wakes
+
+
+class Threads:
+    """Those of one log in one process. Raises RuntimeError where a thread cannot be started."""
+
+    def __init__(self, file: LogFile, retention: Retention) -> None:
+        self.waiters = Waiters()
+        self.process = os.getpid()
+        self._lock = threading.Lock()
+        self._stopped = False
+        self._reads: _Queue = SimpleQueue()
+        self._writer = _Writer(file, retention, self.waiters)
+        self._threads = [_thread("writer", self._writer.run)]
+        self._threads += [_thread("reader", _Reader(file, self._reads).run) for _ in range(_READERS)]
+
+    def write(self, call: Call) -> None:
+        """Have `call.work` done with the Book. Raises LogUnavailable if too many wait, or none is served any more."""
+        self._put(self._writer.queue, call)
+
+    def read(self, call: Call) -> None:
+        """Have `call.work` done with an Opened, inside a transaction. Raises as `write` does."""
+        self._put(self._reads, call)
+
+    def watch(self, waiter: Waiter) -> None:
+        """Wake `waiter` when its stream changes; it is taken out again by `waiters.remove`."""
+        self.waiters.add(waiter)
+        self._writer.hurry(waiter.sid)
+
+    def stop(self, then: Callable[[], object] | None = None) -> None:
+        """Serve what waits, close the connections, and then, on a thread of its own, call `then`.
+
+        In a forked child nothing happens: the threads are the parent's, and so are the loops of those who wait.
+        """
+        if self.process != os.getpid():
+            return
+        with self._lock:
+            if not self._stopped:
+                self._stopped = True
+                self._writer.queue.put(_STOP)
+                for _ in range(_READERS):
+                    self._reads.put(_STOP)
+        self.waiters.notify_all()
+        if then is not None:
+            _thread("closer", lambda: self._join(then))
+
+    def _join(self, then: Callable[[], object]) -> None:
+        for thread in self._threads:
+            thread.join()
+        then()
+
+    def _put(self, queue: _Queue, call: Call) -> None:
+        with self._lock:
+            if self._stopped:
+                raise LogUnavailable("it was closed")
+            if queue.qsize() >= _WAITING:
+                raise LogUnavailable(f"{_WAITING} calls wait for the file already")
+            queue.put(call)
+
+
+def _thread(name: str, run: Callable[[], object]) -> threading.Thread:
+    thread = threading.Thread(target=run, name=f"streamguard-log-{name}", daemon=True)
+    thread.start()
+    return thread
+
+
+def _gather(queue: _Queue, most: int, timeout: float | None) -> tuple[list[Call], bool, bool]:
+    """The calls that wait, once there is one; whether somebody hurries; whether it is the end."""
+    calls: list[Call] = []
+    hurried = False
+    try:
+        found = queue.get(timeout=timeout)
+        while True:
+            if found is _STOP:
+                return calls, hurried, True
+            if not isinstance(found, Call):
+                hurried = True
+            elif not found.given_up:
+                calls.append(found)
+            if len(calls) >= most:
+                return calls, hurried, False
+            found = queue.get_nowait()
+    except Empty:
+        return calls, hurried, False
+
+
+def _trouble(exc: BaseException) -> BaseException:
+    """What the caller is told: that the store is in trouble, or what the call itself is wrong with."""
+    if isinstance(exc, Damaged):
+        return LogUnavailable("the file is damaged")
+    if isinstance(exc, LogUnavailable):
+        return LogUnavailable(exc.why)  # one for each: it is raised in several tasks
+    return unavailable(exc) if isinstance(exc, (sqlite3.Error, OSError)) else exc
+
+
+def _fail(calls: list[Call], exc: BaseException) -> None:
+    for call in calls:
+        call.error = _trouble(exc)
+    deliver(calls)
+
+
+class _Reader:
+    def __init__(self, file: LogFile, queue: _Queue) -> None:
+        self._file = file
+        self._queue = queue
+
+    def run(self) -> None:
+        opened: Opened | None = None
+        over = False
+        while not over:
+            calls, _, over = _gather(self._queue, _READ_TOGETHER, None)
+            if calls:
+                opened = self._serve(opened, calls)
+        if opened is not None:
+            opened.close()
+
+    def _serve(self, opened: Opened | None, calls: list[Call]) -> Opened | None:
+        try:
+            if opened is None or opened.file != self._file.identity():
+                if opened is not None:
+                    opened.close()
+                opened = self._file.open()
+            opened.connection.execute("BEGIN")
+        except Exception as exc:
+            _fail(calls, exc)
+            if opened is not None:
+                opened.close()
+            return None
+        sound = True
+        for call in calls:
+            try:
+                call.result = call.work(opened)
+            except Exception as exc:
+                call.error = _trouble(exc)
+                sound = sound and not isinstance(exc, sqlite3.Error)
+        try:
+            opened.connection.execute("COMMIT")
+        except sqlite3.Error:
+            sound = False
+        deliver(calls)
+        if sound:
+            return opened
+        opened.close()
+        return None
+
+
+class _Writer:
+    def __init__(self, file: LogFile, retention: Retention, waiters: Waiters) -> None:
+        self.queue: _Queue = SimpleQueue()
+        self._file = file
+        self._retention = retention
+        self._waiters = waiters
+        self._pace: float | None = None  # seconds until the next look; None while nobody waits
+        self._heard = 0.0  # when something came of a look, or somebody began to wait
+        self._ours: set[str] = set()
+
+    def hurry(self, sid: str) -> None:
+        """Somebody waits for this stream, from now on."""
+        pace = self._pace
+        if pace is None or (pace > FAST and sid not in self._ours):
+            self.queue.put(None)
+
+    def run(self) -> None:
+        book: Book | None = None
+        over = False
+        while not over:
+            calls, hurried, over = _gather(self.queue, _TOGETHER, self._pace)
+            changed = None  # nobody has looked
+            if calls:
+                book, changed = self._serve(book, calls)
+            book = self._look(book, changed, hurried=hurried)
+        if book is not None:
+            book.opened.close()
+
+    # ---- what was called for ------------------------------------------------------------------
+
+    def _serve(self, book: Book | None, calls: list[Call]) -> tuple[Book | None, bool]:
+        """Serve the calls in their order; whether somebody else has written."""
+        changed = False
+        together: list[Call] = []
+        for call in [*calls, None]:
+            if call is not None and not call.alone:
+                together.append(call)
+                continue
+            if together:
+                book, _, found = self._transaction(book, together)
+                changed = changed or found
+                together = []
+            if call is not None:
+                book = self._alone(book, call)
+        return book, changed
+
+    def _transaction(self, book: Book | None, calls: list[Call]) -> tuple[Book | None, Exception | None, bool]:
+        """All calls in one transaction. The book, why no transaction could begin, and whether others wrote."""
+        try:
+            book = self._opened(book)
+            changed = book.begin()
+        except Exception as exc:
+            _fail(calls, exc)
+            return self._sound(book, exc), exc, False
+        try:
+            for call in calls:
+                call.error = None
+                try:
+                    call.result = call.work(book)
+                except LogError as exc:
+                    call.error = exc
+            book.commit()
+        except Exception as exc:
+            book = self._undone(book, exc)
+            if len(calls) > 1:
+                return self._one_by_one(book, calls), None, True
+            _fail(calls, exc)
+            return book, None, changed
+        self._waiters.notify(book.take_moved())
+        deliver(calls)
+        return book, None, changed
+
+    def _one_by_one(self, book: Book | None, calls: list[Call]) -> Book | None:
+        """What failed together is tried again, each by itself: the others must not suffer for one."""
+        for index, call in enumerate(calls):
+            book, trouble, _ = self._transaction(book, [call])
+            if trouble is not None:  # each would wait as long
+                _fail(calls[index + 1 :], trouble)
+                break
+        return book
+
+    def _alone(self, book: Book | None, call: Call) -> Book | None:
+        try:
+            book = self._opened(book)
+            call.result = call.work(book)
+        except Exception as exc:
+            call.error = _trouble(exc)
+            book = self._sound(book, exc)
+        deliver([call])
+        return book
+
+    # ---- the connection -----------------------------------------------------------------------
+
+    def _opened(self, book: Book | None) -> Book:
+        """A book of the file that stands at the path now."""
+        if book is not None:
+            if book.opened.file == self._file.identity():
+                return book
+            book.opened.close()
+        book = Book(self._file.open(), self._retention)
+        book.ours = self._ours
+        return book
+
+    def _undone(self, book: Book, exc: BaseException) -> Book | None:
+        try:
+            book.rollback()
+        except sqlite3.Error as failed:
+            exc = failed
+        return self._sound(book, exc)
+
+    def _sound(self, book: Book | None, exc: BaseException) -> Book | None:
+        """The book, unless its connection may be the cause: that is closed, and the next call opens another."""
+        locked = "locked" in str(exc)
+        if book is None or locked or not isinstance(exc, (sqlite3.Error, OSError)):
+            return book
+        book.opened.close()
+        return None
+
+    # ---- what others write --------------------------------------------------------------------
+
+    def _look(self, book: Book | None, changed: bool | None, *, hurried: bool) -> Book | None:
+        """See what others wrote, if somebody waits; `changed` is what a transaction just found, None for none."""
+        sids = self._waiters.sids()
+        if not sids:
+            self._pace = None
+            return book
+        try:
+            book = self._opened(book)
+            if changed is None:
+                changed = book.foreign()
+            if changed:
+                heads = heads_of(book.opened.connection, sids)
+                stand = {sid: (heads[sid].tail, heads[sid].signals) if sid in heads else None for sid in sids}
+                self._waiters.notify(stand)
+        except Exception as exc:
+            self._pace = SLOW  # whoever calls next is told
+            return self._sound(book, exc)
+        now = time.monotonic()
+        if changed or hurried:
+            self._heard = now
+        ours = all(sid in self._ours for sid in sids)
+        self._pace = SLOW if ours else max(FAST, min(SLOW, (now - self._heard) / 20))
+        return book

@@ -1,0 +1,151 @@
+"""Who waits for a change of a stream, on whichever event loop, and how the threads wake them."""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import attrs
+
+from streamguard.core.cursor import Cursor
+from streamguard.log.sqlite_reading import moved
+from streamguard.log.waits import Waits, Wakers, wake
+from streamguard.runtime.wakeup import LoopCaller
+
+__all__ = ["Call", "Loop", "Standing", "Waiter", "Waiters", "deliver"]
+
+Standing = tuple[Cursor, int]
+"""A stream's tail, and the number of its last signal."""
+
+
+class Loop(LoopCaller):
+    """Calls into the event loop in which it was made. Two of one loop are equal: one call may wake many there."""
+
+    __slots__ = ()
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Loop) and self._call == other._call
+
+    def __hash__(self) -> int:
+        return hash(self._call)
+
+
+@attrs.define(eq=False)
+class _Sleeper:
+    """A task that sleeps until another thread is done with something."""
+
+    loop: Loop = attrs.field(factory=Loop, init=False)
+    over: bool = attrs.field(default=False, init=False)
+    _wakers: Wakers = attrs.field(factory=list, init=False)
+
+    async def sleep(self, seconds: float = math.inf) -> None:
+        """Until `wake`, or so long. Nothing happens on this loop between the look and the waker in the list."""
+        if not self.over:
+            await Waits().sleep(self._wakers, seconds)
+
+    def wake(self) -> None:
+        """On the loop."""
+        self.over = True
+        wake(self._wakers)
+
+
+@attrs.define(eq=False)
+class Call(_Sleeper):
+    """Work for a thread, and what came of it. `alone` is work that cannot be part of a transaction."""
+
+    work: Callable[[Any], Any]
+    alone: bool = False
+    given_up: bool = attrs.field(default=False, init=False)
+    result: Any = attrs.field(default=None, init=False)
+    error: BaseException | None = attrs.field(default=None, init=False)
+
+    async def outcome(self) -> Any:
+        """What the work answered; raises what it raised. A caller that is cancelled leaves it undone, if it can."""
+        try:
+            await self.sleep()
+        except BaseException:
+            self.given_up = True
+            raise
+        if self.error is None:
+            return self.result
+        error, self.error = self.error, None
+        try:
+            raise error
+        finally:
+            del error  # its traceback holds this frame
+
+
+def deliver(sleepers: Iterable[_Sleeper]) -> None:
+    """Wake them, each on its loop, with one call into each loop."""
+    loops: dict[Loop, list[_Sleeper]] = {}
+    for sleeper in sleepers:
+        loops.setdefault(sleeper.loop, []).append(sleeper)
+    for loop, those in loops.items():
+        loop(_Waking(those))
+
+
+@attrs.frozen(eq=False)
+class _Waking:
+    sleepers: list[_Sleeper]
+
+    def __call__(self) -> None:
+        for sleeper in self.sleepers:
+            sleeper.wake()
+
+
+@attrs.define(eq=False)
+class Waiter(_Sleeper):
+    """Waits for a frame behind `after`, or for a signal above `number`."""
+
+    sid: str
+    after: Cursor | None = None
+    number: int = 0
+
+    def touched(self, stands: Standing | None) -> bool:
+        """Whether it is to be woken, with the stream as it is now; None for one that is gone."""
+        if stands is None:
+            return True
+        tail, number = stands
+        return number > self.number if self.after is None else moved(tail, self.after)
+
+
+class Waiters:
+    """All who wait, in all loops of the process."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._waiters: dict[str, set[Waiter]] = {}
+
+    def add(self, waiter: Waiter) -> None:
+        with self._lock:
+            self._waiters.setdefault(waiter.sid, set()).add(waiter)
+
+    def remove(self, waiter: Waiter) -> None:
+        with self._lock:
+            those = self._waiters.get(waiter.sid)
+            if those is not None:
+                those.discard(waiter)
+                if not those:
+                    del self._waiters[waiter.sid]
+
+    def sids(self) -> list[str]:
+        with self._lock:
+            return list(self._waiters)
+
+    def notify(self, streams: Mapping[str, Standing | None]) -> None:
+        """Wake those for whom something changed, with the streams as they are now."""
+        with self._lock:
+            found = [
+                waiter
+                for sid, stands in streams.items()
+                for waiter in self._waiters.get(sid, ())
+                if not waiter.over and waiter.touched(stands)
+            ]
+        deliver(found)
+
+    def notify_all(self) -> None:
+        with self._lock:
+            found = [waiter for those in self._waiters.values() for waiter in those]
+        deliver(found)
