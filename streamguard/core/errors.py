@@ -345,14 +345,22 @@ class CorruptStream(VerdictError):
 
 
 class StreamGap(VerdictError):
-    """Frames are missing between the last good one and the next."""
+    """Frames are missing between the last good one and the next. `code` says why, where the server did."""
 
     def __init__(
-        self, expected: int, got: int | None, *, cursor: Cursor | None = None, received: str = "", detail: str = ""
+        self,
+        expected: int,
+        got: int | None,
+        *,
+        cursor: Cursor | None = None,
+        received: str = "",
+        detail: str = "",
+        code: str | None = None,
     ) -> None:
         self.expected = expected
         self.got = got
         self.detail = detail
+        self.code = code
         super().__init__(
             f"frame {expected} is missing"
             + (f", {got} came instead" if got is not None else "")

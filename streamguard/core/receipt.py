@@ -76,8 +76,9 @@ class Receipt:
     """What was read, and what is known about it.
 
     `frames` and `bytes` count verified frames and their data, terminal included; `crc` is the chain
-    at their end. Seconds are measured by the client from its request: `first_frame`, `longest_gap`
-    between frames, `duration`.
+    at their end. `resumes` counts the further connections in which the stream went on, `duplicates` the
+    frames that came again in them and were dropped. Seconds are measured by the client from its request:
+    `first_frame`, `longest_gap` between frames, `duration`.
     """
 
     verdict: Verdict
@@ -94,6 +95,8 @@ class Receipt:
     first_frame: float | None = None
     longest_gap: float | None = None
     duration: float | None = None
+    resumes: int = 0
+    duplicates: int = 0
 
     def __str__(self) -> str:
         parts = [self.verdict.name + (f" ({self.code})" if self.code else "")]
@@ -101,4 +104,6 @@ class Receipt:
             parts += [f"{self.frames} frames", f"crc {self.crc:08x}"]
         if self.proved_by:
             parts.append(f"proved by {self.proved_by}")
+        if self.resumes:
+            parts.append(f"{self.resumes} resume" + ("s" if self.resumes > 1 else ""))
         return ", ".join(parts)

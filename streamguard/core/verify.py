@@ -2,22 +2,21 @@
 
 Each frame is compared with the only cursor that could stand beside it. The verifier computes that
 cursor from the frame's data and its own chain and compares texts, so a good frame costs one checksum
-and one comparison; only a frame that differs is taken apart, to say which check failed. Checks are made
-in a fixed order (grammar, sid, seq, length, checksum), so that the same fault has the same name however
-the bytes were cut.
+and one comparison; only a frame that differs is taken apart, to say which check failed (`check`).
 
 `feed` hands out what is good and never raises: a fault ends the reading and stands in `verdict` and
 `error()`. Nothing is handed out after a fault, since a client that acts on the second half of an
-answer without its middle is worse off than one that stops.
+answer without its middle is worse off than one that stops. A stream that was cut may go on in another
+connection (`resume`): the same checks then hold across the cut.
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from typing import Any
 from zlib import crc32
 
+from streamguard.core.check import check_frame
 from streamguard.core.cursor import Cursor, chain, chain_start, cursor_zero, looks_like_cursor
 from streamguard.core.dialect import Dialect, DialectReader, Native, Raw, Reading, dialect_named
 from streamguard.core.errors import (
@@ -25,6 +24,7 @@ from streamguard.core.errors import (
     FailedStream,
     Failure,
     FrameTooLarge,
+    LocalProtocolError,
     RemoteProtocolError,
     StreamGap,
     TruncatedStream,
@@ -32,11 +32,12 @@ from streamguard.core.errors import (
     WireError,
 )
 from streamguard.core.items import Ending
-from streamguard.core.jsontext import dumps
 from streamguard.core.receipt import AnswerFrame, CorruptCode, Receipt, Verdict
+from streamguard.core.rejoin import Joint
 from streamguard.core.states import FINAL_STATUSES, TABLE, Input, State
+from streamguard.core.terminal import failure_in, read_summary
 from streamguard.core.wire import Received, Wire, wire_named
-from streamguard.core.wire.base import MAX_FRAME
+from streamguard.core.wire.base import MAX_FRAME, WireReader
 
 __all__ = ["StreamVerifier"]
 
@@ -67,12 +68,16 @@ class StreamVerifier:
         self.usage: Mapping[str, Any] | None = None
         self.failure: Failure | None = None
         self.proved_by: str | None = None
+        self.parting: str | None = None  # why the server ended this connection, if it said so: a bye's reason
+        self.resumes = 0
+        self.duplicates = 0  # frames that came again, and were dropped
         self._error: RemoteProtocolError | None = None
         self._dialect = None if dialect is None else dialect_named(dialect)
         self._reader: DialectReader = (self._dialect or Raw()).reader()
         self._read = self._reader.read
-        own_ids = None if self._dialect is None else self._dialect.own_ids
-        self._wire = wire_named(wire).reader(own_ids=own_ids, max_frame=max_frame)
+        self._max_frame = max_frame
+        self._wire = self._carrier(wire)
+        self._joint: Joint | None = None  # until the first new frame after a resume
         self._sid: str | None = None
         self._usual = b""  # the cursor of a frame that is no terminal, to be filled with its numbers
         self._wide = b""  # the same for a checksum of eight digits
@@ -95,6 +100,11 @@ class StreamVerifier:
         return Cursor(self._sid, self._seq, self._offset, self._crc, self.status) if self._sid else None
 
     @property
+    def retry(self) -> int | None:
+        """Milliseconds after which the server wants to be asked again, where its carrier has a place for that."""
+        return getattr(self._wire, "retry", None)
+
+    @property
     def receipt(self) -> Receipt:
         """What is known so far; final once `end` was called."""
         guarded = self._seq > 0
@@ -110,6 +120,8 @@ class StreamVerifier:
             usage=self.usage,
             failure=self.failure,
             proved_by=self.proved_by if self.verdict is Verdict.UNVERIFIED else None,
+            resumes=self.resumes,
+            duplicates=self.duplicates,
         )
 
     def error(self, received: str = "") -> RemoteProtocolError | None:
@@ -143,6 +155,28 @@ class StreamVerifier:
                 self._fault(exc)
         return frames
 
+    def resume(self, wire: str | Wire = "sse", zero: Cursor | None = None) -> None:
+        """Read on behind `cursor` in another connection, over `wire`; `zero` is what its header promised.
+
+        Raises LocalProtocolError for a stream that has no cursor yet, or has its verdict for good.
+        """
+        at = self.cursor
+        if at is None or self.verdict not in (None, Verdict.TRUNCATED) or self.state == "ended":
+            raise LocalProtocolError("there is nothing to resume: the stream has no cursor, or is over")
+        self.state = "unopened"
+        self.verdict = self._error = self.parting = None
+        self._dropped = False
+        self._wire = self._carrier(wire)
+        self._joint = Joint(at)
+        self._usual = self._wide = b"%d.%d.%x"  # no frame's cursor: the joint looks at each, up to the first new one
+        self.resumes += 1
+        if zero is not None and zero.sid != at.sid:
+            self.give_up(self._corrupt("sid", f"the answer goes on with stream {zero.sid}"))
+
+    def give_up(self, error: RemoteProtocolError) -> None:
+        """End the reading with `error`, for what was learnt beside the stream's own bytes."""
+        self._fault(error)
+
     # ---- one record -------------------------------------------------------------------------
 
     def _take(self, record: Received, frames: list[AnswerFrame]) -> None:
@@ -170,8 +204,11 @@ class StreamVerifier:
         """What is no frame: an opening, a heartbeat, a bye."""
         if record.kind == "opening":
             self._opening(record)
+        elif record.kind == "beat":
+            self._step("beat")
         else:
-            self._step("beat" if record.kind == "beat" else "bye")
+            self._step("bye")
+            self.parting = record.reason
 
     def _take_slowly(self, record: Received, frames: list[AnswerFrame]) -> None:
         """Everything but the usual frame: the first, the terminal, one without a cursor, a wrong one."""
@@ -181,14 +218,21 @@ class StreamVerifier:
             self._hand_out(0, record.name, record.data, frames)
             return
         cursor = _parse(record.cursor)
-        self._promise(cursor_zero(cursor.sid))
+        at = self._promise(cursor_zero(cursor.sid))
         if cursor.status == "lost" and cursor.sid == self._sid:  # no frame: it repeats the cursor that was sent
             raise StreamGap(self._seq + 1, None, cursor=self.cursor, detail="the server no longer has what follows")
-        self._check(cursor, record.name, record.data)
+        if self._joint is not None and self._joint.repeats(cursor, record.name, record.data):
+            self._step("frame")
+            self.duplicates += 1
+            return
+        check_frame(at, cursor, record.name, record.data)
         if cursor.status is None:
             self._step("frame")
             self._hand_out(cursor.seq, record.name, record.data, frames)
             self._advance(cursor.seq, cursor.offset, cursor.crc)
+            if self._joint is not None:
+                self._joint = None
+                self._expect(cursor.sid)
         else:
             self._terminal(cursor, record)
 
@@ -207,32 +251,6 @@ class StreamVerifier:
             raise
         except RemoteProtocolError:
             return  # cut inside it: the end of bytes will say that the stream is truncated
-
-    def _check(self, cursor: Cursor, name: str | None, data: bytes) -> None:
-        """The checks of a frame, in their order. The chain is continued from the last good frame."""
-        if cursor.sid != self._sid:
-            raise self._corrupt("sid", f"it belongs to stream {cursor.sid}")
-        if cursor.seq <= self._seq:
-            raise self._corrupt("seq", f"frame {cursor.seq} came after frame {self._seq}")
-        if cursor.seq > self._seq + 1:
-            raise StreamGap(self._seq + 1, cursor.seq, cursor=self.cursor)
-        right = self._offset + len(data) == cursor.offset
-        if right and chain(self._crc, name, cursor.status, data) == cursor.crc:
-            return
-        if self._was_reframed(cursor, name, data):
-            raise self._corrupt("reframed", "something between rewrote the data: pass it through unchanged")
-        if not right:
-            raise self._corrupt("length", f"{len(data)} bytes came, {cursor.offset - self._offset} were sent")
-        raise self._corrupt("checksum")
-
-    def _was_reframed(self, cursor: Cursor, name: str | None, data: bytes) -> bool:
-        """Whether the data is the same JSON as was sent, written differently by something between."""
-        try:
-            again = dumps(json.loads(data))
-        except (ValueError, RecursionError):
-            return False
-        sent = self._offset + len(again) == cursor.offset
-        return sent and again != data and chain(self._crc, name, cursor.status, again) == cursor.crc
 
     def _advance(self, seq: int, offset: int, crc: int) -> None:
         self._seq, self._offset, self._crc = seq, offset, crc
@@ -257,13 +275,18 @@ class StreamVerifier:
 
     # ---- beginnings and ends ----------------------------------------------------------------
 
-    def _promise(self, zero: Cursor) -> None:
+    def _promise(self, zero: Cursor) -> Cursor:
+        """The last good cursor, now that the stream is known to have some."""
         self._promised = True
         if self._sid is None:
             self._sid = zero.sid
             self._crc = chain_start(zero.sid)
-            self._usual = zero.sid.encode() + b".%d.%d.%08x"
-            self._wide = zero.sid.encode() + b".%d.%d.%x"
+            self._expect(zero.sid)
+        return Cursor(self._sid, self._seq, self._offset, self._crc)
+
+    def _expect(self, sid: str) -> None:
+        self._usual = sid.encode() + b".%d.%d.%08x"
+        self._wide = sid.encode() + b".%d.%d.%x"
 
     def _opening(self, record: Received) -> None:
         if record.cursor is None:  # the binary carrier names the stream by its sid alone
@@ -273,7 +296,9 @@ class StreamVerifier:
         self._promise(zero)
         if zero.sid != self._sid:
             raise self._corrupt("sid", f"the opening names stream {zero.sid}")
-        if zero != cursor_zero(zero.sid):
+        # native's `open` event names the place where the connection goes on.
+        goes_on = self._joint is not None and record.name == "open" and zero == self._joint.at
+        if zero != cursor_zero(zero.sid) and not goes_on:
             raise self._corrupt("checksum", "the opening's cursor is not cursor zero")
         if record.name == "open" and self._dialect is None:
             self._dialect = Native()
@@ -283,7 +308,7 @@ class StreamVerifier:
             self._step("opening")
 
     def _terminal(self, cursor: Cursor, record: Received) -> None:
-        summary = self._summary(cursor, record)
+        summary = read_summary(record, cursor, self._dialect_name, self.cursor)
         if summary is not None and (summary.get("frames"), summary.get("bytes")) != (self._seq, self._offset):
             raise self._corrupt("length", "the summary counts other frames than came")
         self._step("terminal")
@@ -298,31 +323,6 @@ class StreamVerifier:
             self.failure = Failure("unknown_status", f"the terminal's status is {self.status!r}")
         raise FailedStream(str(self.status), self.failure, cursor=self.cursor)
 
-    def _summary(self, cursor: Cursor, record: Received) -> Mapping[str, Any] | None:
-        """What the terminal says of the stream, where its dialect has a place for that."""
-        name = self._dialect_name
-        # openai's terminal has no name, and its summary beside it.
-        text = record.data.decode("utf-8", "replace") if record.name == "end" and name != "openai" else None
-        if record.extra is not None and name != "native":
-            check, _, text = record.extra.partition(" ")
-            if check != f"{crc32(text.encode('utf-8', 'replace'), cursor.crc):08x}":
-                raise self._corrupt("checksum", "the summary beside the terminal does not match its checksum")
-        if text is None:
-            if name in ("openai", "native"):
-                raise self._corrupt("guard_stripped", "the terminal came without its summary")
-            return None
-        try:
-            summary = json.loads(text)
-        except (ValueError, RecursionError):
-            summary = None
-        if isinstance(summary, dict) and summary.keys() >= {"status", "frames", "bytes"}:
-            if name is None and record.extra is None:
-                raise self._corrupt("guard_stripped", "a stream of `native` came without its `open` event")
-            return summary
-        if name in ("raw", None) and record.extra is None:
-            return None  # the source's own last event happens to be named so
-        raise self._corrupt("grammar", "the terminal's summary is none")
-
     def _read_ending(self, record: Received, summary: Mapping[str, Any] | None) -> None:
         if summary is None or self._dialect is None:
             # Without a dialect a summary's loss would not be seen, so nothing is taken from it but an error.
@@ -332,14 +332,7 @@ class StreamVerifier:
         else:
             self.finish_reason = summary.get("finish_reason")
             self.usage = summary.get("usage")
-        error = summary.get("error") if summary is not None else None
-        if isinstance(error, dict):
-            self.failure = Failure(
-                str(error.get("code")),
-                str(error.get("message")),
-                bool(error.get("retryable")),
-                bool(error.get("resumable")),
-            )
+        self.failure = failure_in(summary) or self.failure
 
     def _read_reader(self) -> None:
         self.finish_reason = Ending(reasons=self._reader.reasons).finish_reason
@@ -364,6 +357,10 @@ class StreamVerifier:
         self.verdict = Verdict.UNVERIFIED
 
     # ---- small parts ------------------------------------------------------------------------
+
+    def _carrier(self, wire: str | Wire) -> WireReader:
+        own_ids = None if self._dialect is None else self._dialect.own_ids
+        return wire_named(wire).reader(own_ids=own_ids, max_frame=self._max_frame)
 
     @property
     def _code(self) -> str | None:

@@ -50,6 +50,8 @@ def test_the_verdicts_are_six() -> None:
         (Receipt(Verdict.UNVERIFIED, proved_by="marker"), "UNVERIFIED, proved by marker"),
         (Receipt(Verdict.TRUNCATED), "TRUNCATED"),
         (Receipt(Verdict.COMPLETE, frames=1, crc=0), "COMPLETE, 1 frames, crc 00000000"),
+        (Receipt(Verdict.COMPLETE, frames=2, crc=0, resumes=1), "COMPLETE, 2 frames, crc 00000000, 1 resume"),
+        (Receipt(Verdict.GAP, frames=2, crc=0, resumes=2, duplicates=9), "GAP, 2 frames, crc 00000000, 2 resumes"),
     ],
 )
 def test_a_receipt_in_one_line(receipt: Receipt, line: str) -> None:
@@ -61,7 +63,7 @@ def test_a_receipt_cannot_be_altered_and_begins_empty() -> None:
     assert attrs.asdict(receipt) == {
         "verdict": Verdict.TRUNCATED, "status": None, "code": None, "frames": 0, "bytes": 0, "crc": None,
         "cursor": None, "finish_reason": None, "usage": None, "failure": None, "proved_by": None,
-        "first_frame": None, "longest_gap": None, "duration": None,
+        "first_frame": None, "longest_gap": None, "duration": None, "resumes": 0, "duplicates": 0,
     }  # fmt: skip
     with pytest.raises(attrs.exceptions.FrozenInstanceError):
         receipt.frames = 1  # type: ignore[misc]

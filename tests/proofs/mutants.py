@@ -35,7 +35,10 @@ __all__ = ["ACCEPTED", "GROUPS", "Survivor", "accepted", "mutants"]
 # Modules under `core/`, and the tests under `tests/core/` that must hold them.
 GROUPS = (
     (("states", "cursor", "guard", "flush"), ("test_states.py", "test_cursor.py", "test_guard.py", "test_flush.py")),
-    (("verify", "wire/*"), ("test_verify.py", "wire")),
+    (
+        ("verify", "check", "terminal", "rejoin", "wire/*"),
+        ("test_verify.py", "test_verify_resume.py", "wire"),
+    ),
 )
 NEEDED = 95.0  # per cent
 ACCEPTED = Path(__file__).with_name("survivors.toml")

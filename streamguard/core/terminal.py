@@ -1,0 +1,62 @@
+"""What a terminal frame says of its stream: the summary in it or beside it, as a reader takes it.
+
+`native` has it in the data of `end`; `openai`, whose terminal has no room for more, beside it with a checksum of its
+own; in `raw` it is either, or there is none. Where a dialect always has one, its loss is a fault.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+from zlib import crc32
+
+from streamguard.core.cursor import Cursor
+from streamguard.core.errors import CorruptStream, Failure
+from streamguard.core.wire.base import Received
+
+__all__ = ["failure_in", "read_summary"]
+
+
+def read_summary(
+    record: Received, cursor: Cursor, dialect: str | None, after: Cursor | None
+) -> Mapping[str, Any] | None:
+    """The summary of the terminal `record` at `cursor`, where its dialect has a place for that; `after` is the last
+    good cursor. Raises CorruptStream."""
+    # openai's terminal has no name, and its summary beside it.
+    text = record.data.decode("utf-8", "replace") if record.name == "end" and dialect != "openai" else None
+    if record.extra is not None and dialect != "native":
+        check, _, text = record.extra.partition(" ")
+        if check != f"{crc32(text.encode('utf-8', 'replace'), cursor.crc):08x}":
+            raise CorruptStream(
+                "checksum", cursor=after, detail="the summary beside the terminal does not match its checksum"
+            )
+    if text is None:
+        if dialect in ("openai", "native"):
+            raise CorruptStream("guard_stripped", cursor=after, detail="the terminal came without its summary")
+        return None
+    try:
+        summary = json.loads(text)
+    except (ValueError, RecursionError):
+        summary = None
+    if isinstance(summary, dict) and summary.keys() >= {"status", "frames", "bytes"}:
+        if dialect is None and record.extra is None:
+            detail = "a stream of `native` came without its `open` event"
+            raise CorruptStream("guard_stripped", cursor=after, detail=detail)
+        return summary
+    if dialect in ("raw", None) and record.extra is None:
+        return None  # the source's own last event happens to be named so
+    raise CorruptStream("grammar", cursor=after, detail="the terminal's summary is none")
+
+
+def failure_in(summary: Mapping[str, Any] | None) -> Failure | None:
+    """The failure that a summary tells of."""
+    error = summary.get("error") if summary is not None else None
+    if not isinstance(error, dict):
+        return None
+    return Failure(
+        str(error.get("code")),
+        str(error.get("message")),
+        bool(error.get("retryable")),
+        bool(error.get("resumable")),
+    )
