@@ -6,6 +6,7 @@ In the order in which data flows. Frameworks are in `streamguard.adapters`, the 
 
 from __future__ import annotations
 
+from streamguard.app import anyone_with_the_id
 from streamguard.core.dialect import Native, OpenAI, Raw, Text
 from streamguard.core.errors import (
     CorruptStream,
@@ -40,6 +41,7 @@ from streamguard.core.wire import Binary, Ndjson, Sse
 from streamguard.observe.hooks import Outcome
 from streamguard.runtime.buffer import Buffer
 from streamguard.runtime.push import PushSource
+from streamguard.runtime.runs import Cancel, Detach, ReadOn
 from streamguard.runtime.source import TokenSource
 from streamguard.runtime.stages import GuardedStream, pipe
 from streamguard.runtime.timing import Timing
@@ -82,6 +84,11 @@ __all__ = [
     "pipe",
     "Timing",
     "Outcome",
+    # streams that outlive their connections
+    "Cancel",
+    "Detach",
+    "ReadOn",
+    "anyone_with_the_id",
     # read
     "StreamVerifier",
     "Receipt",

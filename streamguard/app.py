@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import inspect
 import logging
-import secrets
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any, Final, Literal
 
@@ -39,11 +38,12 @@ from streamguard.log.base import (
 from streamguard.observe.hooks import OnEnd
 from streamguard.runtime.producer import Producer
 from streamguard.runtime.reader import stored
+from streamguard.runtime.readers import Readers
 from streamguard.runtime.runs import Detach, OnDisconnect, Run, Runs
 from streamguard.runtime.source import TokenSource
 from streamguard.runtime.timing import DEFAULT_TIMING, Timing
 
-__all__ = ["Action", "Authorize", "StreamGuard", "anyone_with_the_id", "new_reader"]
+__all__ = ["Action", "Authorize", "StreamGuard", "anyone_with_the_id"]
 
 logger = logging.getLogger("streamguard")
 
@@ -58,11 +58,6 @@ _SWEEP: Final = 30.0  # seconds between two looks at what the log may forget
 def anyone_with_the_id(request: Any, action: Action) -> str:
     """The open form of `authorize`: whoever knows a stream's id, 128 random bits, may read and cancel it."""
     return ""
-
-
-def new_reader() -> str:
-    """A connection's name: 64 random bits, 11 characters of base64url."""
-    return secrets.token_urlsafe(8)
 
 
 @attrs.define(eq=False)
@@ -83,6 +78,8 @@ class StreamGuard:
     patience: float = attrs.field(kw_only=True, default=5.0, validator=attrs.validators.ge(0.0))
     path: str | None = attrs.field(init=False, default=None)  # where `install` put the endpoints
     runs: Runs = attrs.field(init=False, factory=Runs)
+    readers: Readers = attrs.field(init=False, factory=Readers)
+    resumers: dict[str, Any] = attrs.field(init=False, factory=dict)  # by the name that a stream's options bear
     _swept: float = attrs.field(init=False, default=0.0)
 
     async def principal(self, request: Any, action: Action) -> str | None:
@@ -143,12 +140,23 @@ class StreamGuard:
             raise UnknownStream(sid)
         return state
 
+    async def named(self, name: str, principal: str) -> StreamState:
+        """The principal's newest stream of that name. Raises UnknownStream."""
+        info = await self.log.find(name, principal)
+        if info is None:
+            raise UnknownStream(name)
+        return await self.find(info.sid, principal)
+
     async def cancel(self, sid: str) -> None:
-        """End a stream as `cancelled`, wherever it is generated. Raises UnknownStream."""
+        """End a stream as `cancelled`, wherever it is generated, and if nobody does. Raises UnknownStream."""
         await self.log.signal(sid, "cancel")
         run = self.runs.get(sid)
         if run is not None:
             run.producer.cancel()
+            return
+        state = await self.log.state(sid)
+        if not state.held and not state.sealed:
+            await self.lost(state)
 
     async def pages(self, after: Cursor) -> AsyncIterator[list[Frame]]:
         """The frames behind a cursor, to the stream's end; while they are read the stream is known to be read."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import functools
 import logging
-from collections.abc import Awaitable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from typing import Final
 
 import anyio
@@ -56,7 +56,9 @@ __all__ = [
     "GuardedAnswer",
     "Options",
     "SealMiddleware",
+    "answer_whole",
     "encode_headers",
+    "merged_headers",
     "refuse_early",
     "request_facts",
     "send_refusal",
@@ -208,31 +210,37 @@ class GuardedAnswer:
 
     def _headers(self, zero: Cursor | None, wire: Wire) -> list[tuple[bytes, bytes]]:
         own = answer_headers(zero, content_type=wire.content_type, dialect=self.options.dialect.name, wire=wire.name)
-        theirs = [(name.lower(), value) for name, value in self.headers if name.lower() not in _SERVERS_OWN]
-        replaced = {name for name, _ in theirs} - {"vary"}
-        return encode_headers([(name, value) for name, value in own if name not in replaced] + theirs)
+        return merged_headers(own, self.headers)
 
     async def _buffered(self, scope: Scope, receive: Receive, send: Send, facts: RequestFacts) -> None:
-        """The whole answer at once, with its length: the one framing of HTTP/1.0 that shows a cut."""
-        held: list[Message] = []
-        size = 0
+        async def stream(hold: Send) -> bool:
+            await self._stream({}, receive, hold, facts)  # no scope: the seal must let the 502 through
+            return self.outcome is not None and self.outcome.status == "complete"
 
-        async def hold(message: Message) -> None:
-            nonlocal size
-            size += len(message.get("body", b""))
-            if size > MAX_BUFFERED:
-                logger.warning("an answer over HTTP/1.0 is above the %d bytes that are held: it fails", MAX_BUFFERED)
-                raise StreamBroken("the answer is too large to buffer")
-            held.append(message)
+        await answer_whole(stream, scope, send)
 
-        await self._stream({}, receive, hold, facts)  # no scope: the seal must let the 502 through
-        body = b"".join([message["body"] for message in held if message["type"] == "http.response.body"])
-        if self.outcome is None or self.outcome.status != "complete":
-            await send_refusal(Refusal(502, [NO_STORE, ("content-length", "0")]), scope, send)
-            return
-        headers = [*held[0]["headers"], (b"content-length", str(len(body)).encode())]
-        await send({**held[0], "headers": headers})
-        await send({"type": "http.response.body", "body": body, "more_body": False})
+
+async def answer_whole(stream: Callable[[Send], Awaitable[bool]], scope: Scope, send: Send) -> None:
+    """The whole answer at once, with its length: the one framing of HTTP/1.0 that shows a cut. `stream` sends it to
+    what it is given, and answers whether it is complete; a 502 if not."""
+    held: list[Message] = []
+    size = 0
+
+    async def hold(message: Message) -> None:
+        nonlocal size
+        size += len(message.get("body", b""))
+        if size > MAX_BUFFERED:
+            logger.warning("an answer over HTTP/1.0 is above the %d bytes that are held: it fails", MAX_BUFFERED)
+            raise StreamBroken("the answer is too large to buffer")
+        held.append(message)
+
+    if not await stream(hold):
+        await send_refusal(Refusal(502, [NO_STORE, ("content-length", "0")]), scope, send)
+        return
+    body = b"".join([message["body"] for message in held if message["type"] == "http.response.body"])
+    headers = [*held[0]["headers"], (b"content-length", str(len(body)).encode())]
+    await send({**held[0], "headers": headers})
+    await send({"type": "http.response.body", "body": body, "more_body": False})
 
 
 def refuse_early(
@@ -270,6 +278,13 @@ def request_facts(scope: Scope) -> RequestFacts:
     version = scope.get("http_version", "1.1")
     # "1" is granian's name for HTTP/1.0, which the specification of ASGI calls "1.0".
     return RequestFacts(scope["method"], headers, query, "1.0" if version == "1" else version)
+
+
+def merged_headers(own: Iterable[tuple[str, str]], theirs: Iterable[tuple[str, str]]) -> list[tuple[bytes, bytes]]:
+    """An answer's headers: ours, save those that the application gave a value of its own. `Vary` adds up."""
+    given = [(name.lower(), value) for name, value in theirs if name.lower() not in _SERVERS_OWN]
+    replaced = {name for name, _ in given} - {"vary"}
+    return encode_headers([(name, value) for name, value in own if name not in replaced] + given)
 
 
 def encode_headers(headers: Iterable[tuple[str, str]]) -> list[tuple[bytes, bytes]]:

@@ -24,11 +24,12 @@ from starlette.requests import Request
 from starlette.responses import Response
 from typing_extensions import Unpack
 
+from streamguard.adapters import starlette
 from streamguard.adapters.asgi import SealMiddleware
-from streamguard.adapters.options import AnswerOptions, Options
-from streamguard.adapters.starlette import REQUEST, RESPONSE, GuardedResponse, Streaming, wrap_endpoint
+from streamguard.adapters.options import Options
+from streamguard.adapters.starlette import REQUEST, RESPONSE, GuardedResponse, Guarding, ResumableResponse, Streaming
 
-__all__ = ["GuardedResponse", "SealMiddleware", "guarded"]
+__all__ = ["GuardedResponse", "ResumableResponse", "SealMiddleware", "StreamGuard", "guarded"]
 
 Endpoint = Callable[..., Awaitable[Response]]
 
@@ -47,14 +48,21 @@ def guarded(endpoint: Streaming | None = None, /, **named: Unpack[Options]) -> A
     answer has the route's `status_code`, and what dependencies, or an endpoint that returns its source, set on an
     injected `Response`; an endpoint that yields begins when its headers are gone.
     """
-    options = AnswerOptions.of(None, named)
+    wrap = starlette.guarded(**named)
     if endpoint is not None:
-        return _wrap(endpoint, options)
-    return lambda function: _wrap(function, options)
+        return _shown(wrap(endpoint), endpoint)
+    return lambda function: _shown(wrap(function), function)
 
 
-def _wrap(endpoint: Callable[..., Any], options: AnswerOptions) -> Endpoint:
-    wrapper = wrap_endpoint(endpoint, options)
+class StreamGuard(starlette.StreamGuard):
+    """The application's object, for FastAPI: `guard.stream` takes what `guarded` takes."""
+
+    def _wrap(self, endpoint: Streaming, guarding: Guarding) -> Endpoint:
+        return _shown(super()._wrap(endpoint, guarding), endpoint)
+
+
+def _shown(wrapper: Endpoint, endpoint: Callable[..., Any]) -> Endpoint:
+    """`wrapper` with the signature that FastAPI is to read."""
     wrapper.__signature__ = _resolved(endpoint)  # type: ignore[attr-defined]
     wrapper.__annotations__ = {}
     return wrapper

@@ -1,145 +1,125 @@
 """A resumable answer over ASGI: start a stream and read it, or go on reading one.
 
-`Reading` is one connection to one stream. `LoggedAnswer` is the endpoint's: it starts the stream that its source makes,
-unless the request bears a cursor, or a key that has a stream already; then it reads that one.
+    await LoggedAnswer(guard, source)(scope, receive, send)
+
+First comes the `Claim`: who asks, and what that one may have. Only a claim that *starts* runs the source; a request
+that bears a cursor resumes, one whose idempotency key has a stream already reads that one from its start.
+
+The task that serves the request stays until the stream's own task is over, also where its reader left and the
+generation goes on: what a framework opened for the request, a session, is there for as long as the source uses it.
 """
 
 from __future__ import annotations
 
 import hashlib
+import json
 import logging
-from collections.abc import Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from typing import Any, Final
+from urllib.parse import parse_qsl
 
+import attrs
 from typing_extensions import Unpack
 
-from streamguard.adapters.asgi import AsgiSink, encode_headers, refuse_early, request_facts, send_refusal
-from streamguard.adapters.options import AnswerOptions, Options
+from streamguard.adapters.asgi import refuse_early, request_facts, send_refusal
+from streamguard.adapters.options import AnswerOptions, StreamNames, StreamOptions
+from streamguard.adapters.reading import OWN, REUSED, Reading, unavailable
 from streamguard.adapters.seal import Receive, Scope, Send
-from streamguard.app import StreamGuard, new_reader
+from streamguard.app import StreamGuard
 from streamguard.core.cursor import Cursor, cursor_zero
-from streamguard.core.dialect import dialect_named
-from streamguard.core.exchange import (
-    Refusal,
-    RequestFacts,
-    answer_headers,
-    cannot_resume,
-    nothing_more,
-    problem,
-    terms,
-)
-from streamguard.core.guard import CompletionGuard
-from streamguard.log.base import (
-    CursorMisfit,
-    CursorTrimmed,
-    LogError,
-    LogLost,
-    LogUnavailable,
-    StreamExists,
-    StreamState,
-)
-from streamguard.runtime.direct import DirectDriver
-from streamguard.runtime.reader import ReplayStage
-from streamguard.runtime.runs import Cancel, OnDisconnect
+from streamguard.core.errors import Failure
+from streamguard.core.exchange import NO_STORE, Refusal, RequestFacts, problem, terms
+from streamguard.core.negotiate import parse_key
+from streamguard.log.base import LogUnavailable, StreamExists, StreamInfo
+from streamguard.observe.hooks import Outcome
+from streamguard.runtime.runs import Cancel, Run
 from streamguard.runtime.source import Producer, TokenSource
 
-__all__ = ["LoggedAnswer", "Reading", "fingerprint_of"]
+__all__ = ["MIN_SECRET", "Claim", "LoggedAnswer", "fingerprint_of", "make_claim"]
 
 logger = logging.getLogger("streamguard")
 
-_MIN_KEY: Final = 22  # characters: of an idempotency key that is all that keeps strangers out
+MIN_SECRET: Final = 22  # characters of a key, or a name, that is all that keeps strangers out: 128 random bits
+FORBIDDEN: Final = problem(403, "forbidden", "this is not allowed")
+
+Body = Callable[[], Awaitable[bytes]]
 
 
-class Reading:
-    """One connection that reads one stream from a cursor on."""
+@attrs.frozen
+class Claim:
+    """What a request may have: a refusal, the stream `found` under its key, what is behind a cursor, or a new stream
+    (`starts`). `key` is in its scope, `fingerprint` what was asked for under it."""
 
-    def __init__(self, guard: StreamGuard, options: AnswerOptions, scope: Scope, receive: Receive, send: Send) -> None:
-        self.guard = guard
-        self.options = options
-        self.scope, self.receive, self.send = scope, receive, send
-        self.facts = request_facts(scope)
+    facts: RequestFacts
+    principal: str = ""
+    refused: Refusal | None = None
+    key: str | None = None
+    fingerprint: str | None = None
+    found: StreamInfo | None = None
 
-    async def resume(self, cursor: Cursor, principal: str, *, name: str | None = None) -> None:
-        """Answer a request that bears a cursor: the frames behind it, or why there are none."""
-        try:
-            state = await self.guard.find(cursor.sid, principal)
-            if cursor.status is not None or (state.sealed and cursor[:4] == state.tail[:4]):
-                await self._had_it_all(cursor, state)
-                return
-            await self.guard.log.read(cursor, limit=1)
-        except LogError as exc:
-            await self.refuse(_refusal(self.facts, cursor, exc))
-            return
-        await self.read(state.info.dialect, cursor)
-
-    async def read(
-        self, dialect: str, cursor: Cursor, headers: Iterable[tuple[str, str]] = (), status: int = 200
-    ) -> None:
-        """Stream the frames behind `cursor`, to the end of the stream or of this connection."""
-        agreed = terms(self.facts)
-        wire = self.options.carrier(agreed)
-        own_ids = dialect_named(dialect).own_ids
-        stage = ReplayStage(CompletionGuard(wire), cursor, own_ids=own_ids, resume=self.guard.path)
-        fields = answer_headers(
-            cursor_zero(cursor.sid),
-            content_type=wire.content_type,
-            dialect=dialect,
-            wire=wire.name,
-            resume=self.guard.path,
-            reader=new_reader(),
-        )
-        sink = AsgiSink(self.scope, self.receive, self.send, status, encode_headers([*fields, *headers]))
-        driver: DirectDriver[bytes] = DirectDriver(
-            TokenSource(self.guard.pages(cursor)),  # type: ignore[arg-type]  # pages, which the stage takes
-            stage,
-            sink,
-            self.options.timing,
-            abort=self.options.abort == "always" or not agreed.negotiated,
-            request_id=self.facts.headers.get("x-request-id"),
-        )
-        run = self.guard.runs.get(cursor.sid)
-        if run is not None:
-            run.join()
-        try:
-            await driver.run()
-        finally:
-            if run is not None:
-                run.leave()
-
-    async def refuse(self, refused: Refusal) -> None:
-        await send_refusal(refused, self.scope, self.send)
-
-    async def _had_it_all(self, cursor: Cursor, state: StreamState) -> None:
-        """The reader has every frame. A POST of an SDK gets the last one again, others are told to stop."""
-        if terms(self.facts).negotiated or self.facts.method != "POST" or not state.sealed:
-            await self.refuse(nothing_more())
-            return
-        before = cursor
-        frames = [frame async for page in self.guard.pages(state.first) for frame in page][-2:]
-        if len(frames) == 2:
-            before = Cursor(cursor.sid, frames[0].seq, frames[0].offset, frames[0].crc)
-        elif state.first.seq == 0:
-            before = cursor_zero(cursor.sid)
-        await self.read(state.info.dialect, before)
+    @property
+    def starts(self) -> bool:
+        facts = self.facts
+        return self.refused is None and self.found is None and facts.cursor is None and facts.method != "HEAD"
 
 
-def _refusal(facts: RequestFacts, cursor: Cursor, exc: LogError) -> Refusal:
-    if isinstance(exc, LogUnavailable):
-        return problem(503, "log_unavailable", "the log cannot be reached", ("retry-after", "1"))
-    if isinstance(exc, CursorTrimmed):
-        return cannot_resume(facts, cursor, 410, "trimmed", "the frames after this cursor are not kept any more")
-    if isinstance(exc, LogLost):
-        return cannot_resume(facts, cursor, 410, "log_lost", "the log lost the frames before this cursor")
-    if isinstance(exc, CursorMisfit):
-        return cannot_resume(facts, cursor, 409, "misfit", "the cursor is not one of this stream's")
-    return cannot_resume(facts, cursor, 404, "unknown_stream", "the stream of this cursor is not here")
+async def make_claim(guard: StreamGuard, request: Any, scope: Scope, body: Body) -> Claim:
+    """Ask who may have what; the principal first, then everything else. `body` is read only for a key's sake."""
+    facts = request_facts(scope)
+    principal = await guard.principal(request, "start" if facts.cursor is None else "read")
+    if principal is None:
+        return Claim(facts, refused=FORBIDDEN)
+    claim = Claim(facts, principal)
+    if not claim.starts:
+        return claim
+    try:
+        key = _key(facts)
+    except ValueError as exc:
+        return attrs.evolve(claim, refused=problem(400, "bad_key", str(exc)))
+    if key is None:
+        return claim
+    if not principal and len(key) < MIN_SECRET:
+        why = f"an Idempotency-Key without a principal has {MIN_SECRET} characters or more"
+        return attrs.evolve(claim, refused=problem(400, "weak_key", why))
+    scoped = _digest([principal, facts.method, _route(scope), key])
+    fingerprint = fingerprint_of(facts, scope, await body())
+    try:
+        found = await guard.log.find_key(scoped)
+    except LogUnavailable:
+        return attrs.evolve(claim, refused=unavailable(facts))
+    refused = REUSED if found is not None and found.fingerprint != fingerprint else None
+    return attrs.evolve(claim, key=scoped, fingerprint=fingerprint, found=found, refused=refused)
+
+
+def fingerprint_of(facts: RequestFacts, scope: Scope, body: bytes) -> str:
+    """What a key stands for: another request under the same key is another one. Where a reader stands, and what it
+    negotiates, is no part of it."""
+    query = [pair for pair in parse_qsl(facts.query, keep_blank_values=True) if pair[0] not in ("after", "sg")]
+    return _digest([facts.method, scope.get("path", ""), query], body)
+
+
+def _key(facts: RequestFacts) -> str | None:
+    """The request's idempotency key. Raises ValueError for one that is not well-formed."""
+    key = facts.headers.get("idempotency-key", "").strip().strip('"')
+    return key or parse_key(facts.query)
+
+
+def _route(scope: Scope) -> str:
+    """The route's own path where the framework tells it, else the request's."""
+    path = getattr(scope.get("route"), "path", None)
+    return path if isinstance(path, str) else str(scope.get("path", ""))
+
+
+def _digest(parts: list[Any], more: bytes = b"") -> str:
+    return hashlib.sha256(json.dumps(parts).encode() + b"\n" + more).hexdigest()
 
 
 class LoggedAnswer:
     """An endpoint's answer, as an ASGI application for one request.
 
-    `source` is what a TokenSource takes; `name` the application's own name for the stream, `request` what `authorize`
-    is given (the scope, by default); options as in AnswerOptions.
+    `source` is what a TokenSource takes; `request` what `authorize` is given (the scope, by default), `body` the
+    request's body, or a function that reads it. `claim` is one that was made for this request already. Options are
+    those of AnswerOptions and StreamOptions; after the call, `outcome` says how the stream ended that it started.
     """
 
     def __init__(
@@ -149,104 +129,125 @@ class LoggedAnswer:
         *,
         status: int = 200,
         headers: Iterable[tuple[str, str]] = (),
-        name: str | None = None,
-        on_disconnect: OnDisconnect | None = None,
         request: Any = None,
-        body: bytes = b"",
-        options: AnswerOptions | None = None,
-        **named: Unpack[Options],
+        body: bytes | Body = b"",
+        claim: Claim | None = None,
+        options: tuple[StreamOptions, AnswerOptions] | None = None,
+        **named: Unpack[StreamNames],
     ) -> None:
         self.guard = guard
-        self.options = AnswerOptions.of(options, named)
+        self.stream, self.options = StreamOptions.split(named) if options is None else options
         self.source = TokenSource(source, buffer=self.options.buffer)
         self.status = status
         self.headers = list(headers)
-        self.name = name
-        self.on_disconnect = on_disconnect
         self.request = request
         self.body = body
-        self._started = False
+        self.claim = claim
+        self.run: Run | None = None
+        self._served = False
+        self._cancelled: list[Failure | None] = []  # cancels that came before there was a run
+
+    @property
+    def outcome(self) -> Outcome | None:
+        """How the stream ended; None before, and for a request that started none."""
+        return None if self.run is None else self.run.producer.outcome
+
+    def cancel(self, failure: Failure | None = None) -> None:
+        """End the stream as `cancelled`; harmless once it has ended. From the event loop that serves it."""
+        if self.run is not None:
+            self.run.producer.cancel(failure)
+        else:
+            self._cancelled.append(failure)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if self._served:  # two streams of one source would each get every other item
+            logger.error("a LoggedAnswer serves one request, and was given a second: make one for each request")
+            await send_refusal(Refusal(500, [NO_STORE, ("content-length", "0")]), scope, send)
+            return
+        self._served = True
         reading = Reading(self.guard, self.options, scope, receive, send)
         try:
-            await self._answer(reading, scope, receive, send)
+            await self._answer(reading)
         finally:
-            if not self._started:
+            if self.run is None:  # nobody opened it, and nothing may leak
                 await self.source.aclose()
 
-    async def _answer(self, reading: Reading, scope: Scope, receive: Receive, send: Send) -> None:
-        facts = reading.facts
-        refused = refuse_early(self.options, scope, receive, send, facts)
+    async def _answer(self, reading: Reading) -> None:
+        facts, scope = reading.facts, reading.scope
+        refused = refuse_early(self.options, scope, reading.receive, reading.send, facts)
         if refused is not None:
             await reading.refuse(refused)
             return
-        action = "start" if facts.cursor is None else "read"
-        principal = await self.guard.principal(scope if self.request is None else self.request, action)  # type: ignore[arg-type]
-        if principal is None:
-            await reading.refuse(problem(403, "forbidden", "this is not allowed"))
+        request = scope if self.request is None else self.request
+        claim = self.claim or await make_claim(self.guard, request, scope, self._body)
+        if claim.refused is not None:
+            await reading.refuse(claim.refused)
         elif facts.cursor is not None:
-            await reading.resume(Cursor.parse(facts.cursor), principal)
-        elif facts.method == "HEAD":
-            wire = self.options.carrier(terms(facts))
-            fields = answer_headers(
-                None, content_type=wire.content_type, dialect=self.options.dialect.name, wire=wire.name
-            )
-            await reading.refuse(Refusal(self.status, [*fields, *self.headers]))
-        else:
-            await self._start(reading, facts, principal)
 
-    async def _start(self, reading: Reading, facts: RequestFacts, principal: str) -> None:
-        key = _scoped_key(facts, principal, reading.scope)
-        if isinstance(key, Refusal):
-            await reading.refuse(key)
+            async def fingerprint() -> str:
+                return fingerprint_of(facts, scope, await self._body())
+
+            again = fingerprint if facts.method == "POST" else None
+            await reading.resume(Cursor.parse(facts.cursor), claim.principal, again)
+        elif claim.found is not None:
+            await reading.begin(claim.found, self.headers, self.status)
+        else:
+            await self._start(reading, claim, request)
+
+    async def _body(self) -> bytes:
+        return self.body if isinstance(self.body, bytes) else await self.body()
+
+    async def _start(self, reading: Reading, claim: Claim, request: Any) -> None:
+        name = self.stream.name(request) if callable(self.stream.name) else self.stream.name
+        own = self._own()
+        if claim.facts.method == "HEAD":
+            info = StreamInfo("", self.options.dialect.name, options=own)
+            await reading.read(info, cursor_zero(""), self.headers, self.status)
             return
-        fingerprint = fingerprint_of(facts, reading.scope, self.body) if key else None
-        agreed = terms(facts)
-        can_resume = agreed.negotiated or facts.event_source or key is not None
+        agreed = terms(claim.facts)
+        can_resume = agreed.negotiated or claim.facts.event_source or claim.key is not None or name is not None
         try:
             run = await self.guard.start(
                 self.source,
-                principal=principal,
+                principal=claim.principal,
                 dialect=self.options.dialect,
                 flush=self.options.flush,
                 timing=self.options.timing,
-                on_disconnect=self.on_disconnect if can_resume else Cancel(),
+                on_disconnect=self.stream.on_disconnect if can_resume else Cancel(),
                 on_end=self.options.on_end,
-                name=self.name,
-                key=key,
-                fingerprint=fingerprint,
+                name=name,
+                key=claim.key,
+                fingerprint=claim.fingerprint,
                 negotiated=agreed.negotiated,
-                request_id=facts.headers.get("x-request-id"),
+                options=own,
+                request_id=claim.facts.headers.get("x-request-id"),
             )
-        except StreamExists as exc:
-            if exc.info.fingerprint != fingerprint:
-                await reading.refuse(problem(422, "key_reused", "this key was used for another request"))
-                return
-            await reading.read(exc.info.dialect, cursor_zero(exc.info.sid), self.headers, self.status)
+        except StreamExists as exc:  # another request with this key was faster
+            if exc.info.fingerprint != claim.fingerprint:
+                await reading.refuse(REUSED)
+            else:
+                await reading.begin(exc.info, self.headers, self.status)
             return
         except LogUnavailable:
-            await reading.refuse(problem(503, "log_unavailable", "the log cannot be reached", ("retry-after", "1")))
+            await reading.refuse(unavailable(claim.facts))
             return
-        self._started = True
+        self.run = run
+        for failure in self._cancelled:
+            run.producer.cancel(failure)
         try:
-            await reading.read(self.options.dialect.name, cursor_zero(run.sid), self.headers, self.status)
+            info = StreamInfo(run.sid, self.options.dialect.name, options=own)
+            await reading.read(info, cursor_zero(run.sid), self.headers, self.status, run=run)
         finally:
             run.leave()
+        await run.over.wait()
 
-
-def _scoped_key(facts: RequestFacts, principal: str, scope: Scope) -> str | Refusal | None:
-    """The request's idempotency key in its scope; a refusal for one that strangers could guess."""
-    key = facts.headers.get("idempotency-key", "").strip().strip('"')
-    if not key:
-        return None
-    if not principal and len(key) < _MIN_KEY:
-        return problem(400, "weak_key", f"an Idempotency-Key without a principal has {_MIN_KEY} characters or more")
-    path = scope.get("path", "")
-    return hashlib.sha256("\n".join([principal, facts.method, path, key]).encode()).hexdigest()
-
-
-def fingerprint_of(facts: RequestFacts, scope: Scope, body: bytes) -> str:
-    """What a key stands for: another request under the same key is another one."""
-    head = f"{facts.method}\n{scope.get('path', '')}\n{facts.query}\n".encode()
-    return hashlib.sha256(head + body).hexdigest()
+    def _own(self) -> dict[str, Any]:
+        """The settings that go with the stream, whoever serves it."""
+        stream, wire = self.stream, self.options.wire
+        own: dict[str, Any] = {"exclusive": stream.exclusive, "confidential": stream.confidential}
+        if wire is not None:
+            own["wire"] = wire.name
+        if stream.resumer is not None:
+            own["resumer"] = name = f"{stream.resumer.__module__}.{stream.resumer.__qualname__}"
+            self.guard.resumers[name] = stream.resumer
+        return {OWN: {key: value for key, value in own.items() if value}}

@@ -6,6 +6,7 @@ of an endpoint.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from typing import Any, Final, Literal, TypedDict
 
 import attrs
@@ -18,9 +19,10 @@ from streamguard.core.flush import FlushPolicy, Immediate, checked_policy
 from streamguard.core.wire import Plain, Sse, Wire, wire_named
 from streamguard.observe.hooks import OnEnd
 from streamguard.runtime.buffer import Buffer
+from streamguard.runtime.runs import Cancel, Detach, OnDisconnect, ReadOn
 from streamguard.runtime.timing import TIMING_EXAMPLE, Timing
 
-__all__ = ["AnswerOptions", "Options"]
+__all__ = ["AnswerOptions", "Options", "StreamNames", "StreamOptions"]
 
 
 class Options(TypedDict, total=False):
@@ -35,6 +37,16 @@ class Options(TypedDict, total=False):
     http10: Literal["warn", "buffer", "refuse"]
     unsealed: Literal["refuse", "allow"]
     on_end: OnEnd | None
+
+
+class StreamNames(Options, total=False):
+    """Those of a stream that outlives its connections: the same, and what is in StreamOptions."""
+
+    name: str | Callable[[Any], str | None] | None
+    on_disconnect: OnDisconnect | None
+    exclusive: bool
+    confidential: bool
+    resumer: Callable[..., Any] | None
 
 
 def _hook(instance: object, attribute: attrs.Attribute[Any], value: object) -> None:
@@ -97,6 +109,51 @@ class AnswerOptions:
 
 _DEFAULTS: Final = AnswerOptions()
 _NAMES: Final = tuple(field.name for field in attrs.fields(AnswerOptions))
+
+
+
+def _policy(instance: object, attribute: attrs.Attribute[Any], value: object) -> None:
+    if value is not None and not isinstance(value, (Cancel, Detach, ReadOn)):
+        raise TypeError(f"on_disconnect is a Cancel(), Detach(grace=60) or ReadOn(seconds=60), not {shown(value)}")
+
+
+def _called(instance: object, attribute: attrs.Attribute[Any], value: object) -> None:
+    if value is not None:
+        require_callable(attribute.name, value)
+
+
+def _naming(instance: object, attribute: attrs.Attribute[Any], value: object) -> None:
+    if value is not None and not isinstance(value, str) and not callable(value):
+        raise TypeError(f"name is a text, or a function of the request that returns one, not {shown(value)}")
+
+
+@attrs.frozen
+class StreamOptions:
+    """What a stream that outlives its connections has beside AnswerOptions.
+
+    `name`: the application's own name for it (a chat's id), or a function that makes one of the request; a page that
+    was reloaded asks for the newest stream of a name. `on_disconnect`: what the last reader's leaving does; None is the
+    guard's. `exclusive`: one reader at a time, and another client is refused. `confidential`: no layer is to compress
+    it. `resumer`: what goes on with it after its process died.
+    """
+
+    name: str | Callable[[Any], str | None] | None = attrs.field(default=None, validator=_naming)
+    on_disconnect: OnDisconnect | None = attrs.field(default=None, validator=_policy)
+    exclusive: bool = attrs.field(default=False, validator=attrs.validators.instance_of(bool))
+    confidential: bool = attrs.field(default=False, validator=attrs.validators.instance_of(bool))
+    resumer: Callable[..., Any] | None = attrs.field(default=None, validator=_called)
+
+    @classmethod
+    def split(cls, named: StreamNames) -> tuple[StreamOptions, AnswerOptions]:
+        """Both kinds of options, by name. Raises TypeError for a name that is none, ValueError for dialect `text`."""
+        given: Mapping[str, Any] = named
+        names = {field.name for field in attrs.fields(cls)}
+        answer: Any = {name: value for name, value in given.items() if name not in names}
+        options = AnswerOptions.of(None, answer)
+        if options.dialect.name == "text":
+            raise ValueError("a stream of dialect `text` has no cursors, so it cannot be resumed: guard it directly")
+        return cls(**{name: value for name, value in given.items() if name in names}), options
+
 
 # Names that are no options, and the option that takes each.
 _ELSEWHERE: Final[dict[str, str]] = {

@@ -6,35 +6,59 @@
 
     app = Starlette(routes=[Route("/", tokens)])
     app.add_middleware(SealMiddleware)
+
+and the same for streams that outlive their connections:
+
+    guard = StreamGuard(MemoryLog(), authorize=who)
+
+    @guard.stream
+    async def tokens(request): ...
+
+    guard.install(app, "/streams")
 """
 
 from __future__ import annotations
 
 import contextvars
 import functools
+import hashlib
 import inspect
 from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from typing import Any, Final, TypeVar, overload
 
 import anyio
 import anyio.to_thread
+from starlette.applications import Starlette
 from starlette.background import BackgroundTask
 from starlette.requests import Request
 from starlette.responses import Response
+from starlette.routing import Route
 from typing_extensions import Unpack
 
 from streamguard.adapters.asgi import GuardedAnswer, SealMiddleware, encode_headers, request_facts
-from streamguard.adapters.options import AnswerOptions, Options
+from streamguard.adapters.endpoints import Endpoints, RootedSeal
+from streamguard.adapters.logged import Claim, LoggedAnswer, make_claim
+from streamguard.adapters.options import AnswerOptions, Options, StreamNames, StreamOptions
 from streamguard.adapters.seal import Receive, Scope, Send, mark_guarded, remember_unguarded
+from streamguard.app import StreamGuard as BaseGuard
 from streamguard.core.errors import Failure
 from streamguard.observe.hooks import Outcome
 from streamguard.runtime.source import Producer
 
-__all__ = ["GuardedResponse", "SealMiddleware", "guarded", "wrap_endpoint"]
+__all__ = [
+    "GuardedResponse",
+    "Guarding",
+    "ResumableResponse",
+    "SealMiddleware",
+    "StreamGuard",
+    "guarded",
+    "wrap_endpoint",
+]
 
 # What can be guarded: a function that yields, or one that returns something to iterate; `async def` or `def`.
 Streaming = Callable[..., AsyncIterable[Any] | Iterable[Any] | Awaitable[Any]]
 Endpoint = Callable[[Request], Awaitable[Response]]
+Wrapped = Callable[..., Awaitable[Response]]
 
 # The names under which an adapter may pass the request, and the response that dependencies may write to, to a
 # wrapped endpoint that does not ask for them.
@@ -44,32 +68,10 @@ RESPONSE: Final = "streamguard_response"
 T = TypeVar("T")
 
 
-class GuardedResponse(Response):
-    """A Starlette response that streams a source, guarded.
+class _Streaming(Response):
+    """A response whose body is an answer that streams; it can be cancelled, and has its `outcome` at the end."""
 
-        return GuardedResponse(generate(prompt), dialect="openai", flush=EveryTokens(8))
-
-    Options are those of AnswerOptions; the response can be cancelled, and has its `outcome` at the end. Raises
-    TypeError and ValueError for a source that is none, or is spent, as TokenSource does.
-    """
-
-    def __init__(
-        self,
-        source: Producer,
-        status_code: int = 200,
-        headers: Mapping[str, str] | None = None,
-        background: BackgroundTask | None = None,
-        *,
-        options: AnswerOptions | None = None,
-        **named: Unpack[Options],
-    ) -> None:
-        if isinstance(source, Response):  # which is a function too, so that a TokenSource would take it
-            raise TypeError(f"a {type(source).__name__} is no source: give the generator that it was given")
-        self.answer = GuardedAnswer(source, status=status_code, options=options, **named)
-        self.status_code = status_code
-        self.background = background
-        self.body = b""
-        self.init_headers(headers)
+    answer: GuardedAnswer | LoggedAnswer
 
     def init_headers(self, headers: Mapping[str, str] | None = None) -> None:
         """Headers of the caller only: those of the stream are known when the request is."""
@@ -93,7 +95,107 @@ class GuardedResponse(Response):
             await self.background()
 
 
-def _dressed(response: GuardedResponse, request: Request | None, given: Response | None) -> GuardedResponse:
+def _require_source(source: Any) -> None:
+    if isinstance(source, Response):  # which is a function too, so that a TokenSource would take it
+        raise TypeError(f"a {type(source).__name__} is no source: give the generator that it was given")
+
+
+class GuardedResponse(_Streaming):
+    """A Starlette response that streams a source, guarded.
+
+        return GuardedResponse(generate(prompt), dialect="openai", flush=EveryTokens(8))
+
+    Options are those of AnswerOptions; the response can be cancelled, and has its `outcome` at the end. Raises
+    TypeError and ValueError for a source that is none, or is spent, as TokenSource does.
+    """
+
+    answer: GuardedAnswer
+
+    def __init__(
+        self,
+        source: Producer,
+        status_code: int = 200,
+        headers: Mapping[str, str] | None = None,
+        background: BackgroundTask | None = None,
+        *,
+        options: AnswerOptions | None = None,
+        **named: Unpack[Options],
+    ) -> None:
+        _require_source(source)
+        self.answer = GuardedAnswer(source, status=status_code, options=options, **named)
+        self.status_code = status_code
+        self.background = background
+        self.body = b""
+        self.init_headers(headers)
+
+
+class ResumableResponse(_Streaming):
+    """A Starlette response that starts a stream in a guard's log, or goes on reading one; `guard.response` makes it.
+
+    Options are those of AnswerOptions and StreamOptions. Raises as GuardedResponse does.
+    """
+
+    answer: LoggedAnswer
+
+    def __init__(
+        self,
+        guard: BaseGuard,
+        request: Request,
+        source: Producer,
+        status_code: int = 200,
+        headers: Mapping[str, str] | None = None,
+        background: BackgroundTask | None = None,
+        *,
+        claim: Claim | None = None,
+        options: tuple[StreamOptions, AnswerOptions] | None = None,
+        **named: Unpack[StreamNames],
+    ) -> None:
+        _require_source(source)
+        body = functools.partial(_body_of, request)
+        self.answer = LoggedAnswer(guard, source, request=request, body=body, claim=claim, options=options, **named)
+        self.status_code = status_code
+        self.background = background
+        self.body = b""
+        self.init_headers(headers)
+
+
+class Guarding:
+    """What `wrap_endpoint` makes of a source: a guarded answer for one connection."""
+
+    def __init__(self, options: AnswerOptions) -> None:
+        self.options = options
+
+    async def look(self, request: Request | None) -> Claim | None:
+        """Called before an endpoint that returns its source: what the request may have, where that is known."""
+        return None
+
+    def response(self, source: Any, request: Request | None, claim: Claim | None) -> _Streaming:
+        return GuardedResponse(source, options=self.options)
+
+
+class _Logging(Guarding):
+    """The same into a guard's log."""
+
+    def __init__(self, guard: BaseGuard, options: tuple[StreamOptions, AnswerOptions]) -> None:
+        super().__init__(options[1])
+        self.guard = guard
+        self.both = options
+
+    async def look(self, request: Request | None) -> Claim | None:
+        request = self._require(request)
+        return await make_claim(self.guard, request, request.scope, functools.partial(_body_of, request))
+
+    def response(self, source: Any, request: Request | None, claim: Claim | None) -> _Streaming:
+        return ResumableResponse(self.guard, self._require(request), source, claim=claim, options=self.both)
+
+    @staticmethod
+    def _require(request: Request | None) -> Request:
+        if request is None:
+            raise TypeError("an endpoint under guard.stream is called with its Request, and this one was not")
+        return request
+
+
+def _dressed(response: _Streaming, request: Request | None, given: Response | None) -> _Streaming:
     """`response` as FastAPI dresses an answer: its route's status, and what was set on the injected response."""
     status = getattr(request.scope.get("route"), "status_code", None) if request is not None else None
     if given is not None:
@@ -114,8 +216,8 @@ def _own(result: Response) -> Response:
     return result
 
 
-def wrap_endpoint(endpoint: Callable[..., Any], options: AnswerOptions) -> Callable[..., Awaitable[Response]]:
-    """An async function that calls `endpoint` and guards what it yields or returns.
+def wrap_endpoint(endpoint: Callable[..., Any], guarding: Guarding) -> Wrapped:
+    """An async function that calls `endpoint` and guards what it yields or returns, as `guarding` does.
 
     A plain `def` that yields is called, which runs nothing, and steps on a thread of its own. One that returns its
     source may block before it does: it runs where frameworks run a plain `def`, in their pool of threads, and only
@@ -130,7 +232,8 @@ def wrap_endpoint(endpoint: Callable[..., Any], options: AnswerOptions) -> Calla
             asked, given = kwargs.pop(REQUEST, None), kwargs.pop(RESPONSE, None) or _found(Response, args, kwargs)
             if (request := _found(Request, args, kwargs)) is not None:
                 await _read_body(request)
-            return _dressed(GuardedResponse(endpoint(*args, **kwargs), options=options), asked or request, given)
+            request = asked or request
+            return _dressed(guarding.response(endpoint(*args, **kwargs), request, None), request, given)
 
     elif inspect.iscoroutinefunction(endpoint) or _is_function(endpoint):
         call = endpoint if inspect.iscoroutinefunction(endpoint) else functools.partial(_in_pool, endpoint)
@@ -138,11 +241,12 @@ def wrap_endpoint(endpoint: Callable[..., Any], options: AnswerOptions) -> Calla
         async def guarded_endpoint(*args: Any, **kwargs: Any) -> Response:
             request = kwargs.pop(REQUEST, None) or _found(Request, args, kwargs)
             given = kwargs.pop(RESPONSE, None) or _found(Response, args, kwargs)
-            nothing = request is not None and _starts_nothing(request)
-            result = _nothing if nothing else await call(*args, **kwargs)
+            claim = await guarding.look(request)
+            runs = claim.starts if claim is not None else request is None or not _starts_nothing(request)
+            result = await call(*args, **kwargs) if runs else _nothing
             if isinstance(result, Response):
                 return _own(result)
-            return _dressed(GuardedResponse(result, options=options), request, given)
+            return _dressed(guarding.response(result, request, claim), request, given)
 
     else:
         raise TypeError(
@@ -204,6 +308,26 @@ async def _read_body(request: Request) -> None:
         pass  # consumed already, by FastAPI for a form
 
 
+async def _body_of(request: Request) -> bytes:
+    """The request's body, wherever it is by now. What an endpoint read by itself, piece by piece, is gone."""
+    try:
+        return await request.body()
+    except RuntimeError:  # consumed: by FastAPI for a form, which keeps that
+        pass
+    try:
+        form = await request.form()
+    except RuntimeError:
+        return b""
+    parts: list[Any] = []
+    for name, value in form.multi_items():
+        if isinstance(value, str):
+            parts.append((name, value))
+        else:
+            parts.append((name, value.filename, hashlib.sha256(await value.read()).hexdigest()))
+            await value.seek(0)
+    return repr(parts).encode()
+
+
 @overload
 def guarded(endpoint: Streaming, /) -> Endpoint: ...
 @overload
@@ -217,7 +341,56 @@ def guarded(endpoint: Streaming | None = None, /, **named: Unpack[Options]) -> A
     The request's body is read before an endpoint that yields begins; one that returns its source reads it
     itself, as it likes.
     """
-    options = AnswerOptions.of(None, named)
+    guarding = Guarding(AnswerOptions.of(None, named))
     if endpoint is not None:
-        return wrap_endpoint(endpoint, options)
-    return functools.partial(wrap_endpoint, options=options)
+        return wrap_endpoint(endpoint, guarding)
+    return functools.partial(wrap_endpoint, guarding=guarding)
+
+
+class StreamGuard(BaseGuard):
+    """The application's object, for Starlette: `authorize(request, action)` is given a Request."""
+
+    @overload
+    def stream(self, endpoint: Streaming, /) -> Wrapped: ...
+    @overload
+    def stream(self, /, **options: Unpack[StreamNames]) -> Callable[[Streaming], Wrapped]: ...
+    def stream(self, endpoint: Streaming | None = None, /, **named: Unpack[StreamNames]) -> Any:
+        """Guard an endpoint as `guarded` does, into the log. Options as in AnswerOptions and StreamOptions:
+
+            @guard.stream
+            @guard.stream(on_disconnect=Detach(grace=60), name=lambda request: request.path_params["chat"])
+
+        An endpoint that returns its source is called only for a request that starts a stream.
+        """
+        guarding = _Logging(self, StreamOptions.split(named))
+        if endpoint is not None:
+            return self._wrap(endpoint, guarding)
+        return lambda function: self._wrap(function, guarding)
+
+    def _wrap(self, endpoint: Streaming, guarding: Guarding) -> Wrapped:
+        return wrap_endpoint(endpoint, guarding)
+
+    def response(
+        self,
+        request: Request,
+        source: Producer,
+        status_code: int = 200,
+        headers: Mapping[str, str] | None = None,
+        background: BackgroundTask | None = None,
+        **named: Unpack[StreamNames],
+    ) -> ResumableResponse:
+        """The answer of an endpoint that was called already: `source` is opened only if the request starts a stream."""
+        return ResumableResponse(self, request, source, status_code, headers, background, **named)
+
+    def install(self, app: Starlette, path: str = "/streams", *, by_id: bool = True, **named: Unpack[Options]) -> None:
+        """Put the endpoints at `path`, before every other route, and the seal outermost: call it after every
+        `add_middleware`. `by_id`: whether `<path>/<sid>` is served. Options are how streams are served there.
+
+        Raises RuntimeError for a guard that is installed already.
+        """
+        if self.path is not None:
+            raise RuntimeError(f"this guard is installed already, at {self.path}")
+        endpoints = Endpoints(self, path, by_id=by_id, request_of=Request, **named)
+        for address in (f"{path}/{{tail:path}}", path):
+            app.router.routes.insert(0, Route(address, endpoints, include_in_schema=False))
+        app.add_middleware(RootedSeal)

@@ -31,6 +31,7 @@ __all__ = [
     "Terms",
     "answer_headers",
     "cannot_resume",
+    "come_back",
     "early_failure",
     "http10_refusal",
     "nothing_more",
@@ -142,9 +143,20 @@ def cannot_resume(facts: RequestFacts, cursor: Cursor, status: int, code: str, d
     return _problem(409 if not negotiated and facts.method == "POST" else status, code, detail)
 
 
-def problem(status: int, code: str, detail: str, *more: tuple[str, str]) -> Refusal:
-    """Any other no, as problem+json (RFC 9457)."""
-    return _problem(status, code, detail, *more)
+def problem(status: int, code: str, detail: str, *more: tuple[str, str], retry: bool = False) -> Refusal:
+    """Any other no, as problem+json (RFC 9457). `retry`: whether the same request may succeed later."""
+    return _problem(status, code, detail, *more, retry=retry)
+
+
+def come_back(facts: RequestFacts, code: str, detail: str, seconds: int = 1) -> Refusal:
+    """The answer where there is no room, or no log, now: 503 with `Retry-After`. An EventSource would take that for
+    an end; it is given an empty stream that breaks off, which it comes back from with the cursor that it has."""
+    if facts.event_source and not terms(facts).negotiated:
+        headers = [("content-type", "text/event-stream; charset=utf-8"), NO_STORE]
+        return Refusal(200, headers, b": %b\n" % code.encode(), abort=True)
+    # A POST with a cursor comes from an SDK, whose own retries would repeat it within a second.
+    retry = facts.cursor is None
+    return _problem(503, code, detail, ("retry-after", str(seconds)), retry=retry)
 
 
 def nothing_more() -> Refusal:

@@ -21,7 +21,7 @@ import attrs
 from streamguard.core.cursor import Cursor, cursor_zero
 from streamguard.core.errors import CursorError, FieldRefused
 
-__all__ = ["Answer", "Request", "parse_answer", "parse_request", "write_answer"]
+__all__ = ["Answer", "Request", "parse_answer", "parse_key", "parse_request", "write_answer"]
 
 VERSION: Final = 1
 _MAX_FIELD: Final = 4096  # characters; both sides write a few dozen
@@ -114,6 +114,24 @@ def parse_request(header: str | None, query: str | None = None) -> Request | Non
         )
     except _Malformed:
         return None
+
+
+def parse_key(query: str | None) -> str | None:
+    """The idempotency key in the query's `sg=key="…"`, for readers that cannot set headers; None if there is none.
+
+    It is a string or a token. Raises ValueError for an `sg=` that seems to have a key and is not well-formed: what
+    it asked for once would be started at each attempt.
+    """
+    values = parse_qs(query or "", keep_blank_values=True).get("sg") if query and "sg=" in query else None
+    if not values or "key=" not in values[0]:
+        return None
+    members = _members(values[0])
+    value = (members or {}).get("key", "")
+    if _WORD.fullmatch(value):
+        return value
+    if members is None or ("key" in members and not _QUOTED.fullmatch(value)):
+        raise ValueError('the key in sg= is a token, or a quoted string: sg=key="…"')
+    return re.sub(r"\\(.)", r"\1", value[1:-1]) or None
 
 
 def parse_answer(header: str | None) -> Answer | None:

@@ -157,6 +157,11 @@ class Producer:
         return self._driver.outcome
 
     @property
+    def exception(self) -> Exception | None:
+        """What the source raised, or a policy."""
+        return self._driver.exception
+
+    @property
     def items(self) -> int:
         """What the source yielded so far."""
         return self._driver.stage.items

@@ -14,6 +14,7 @@ from streamguard.core.exchange import (
     Refusal,
     RequestFacts,
     answer_headers,
+    come_back,
     early_failure,
     http10_refusal,
     refusal,
@@ -162,13 +163,13 @@ def test_http_1_0_is_refused_with_the_version_to_use() -> None:
     assert ("upgrade", "HTTP/1.1") in refused.headers
 
 
-def _is_problem(refused: Refusal, status: int, code: str) -> None:
+def _is_problem(refused: Refusal, status: int, code: str, *, retry: str = "false") -> None:
     headers = dict(refused.headers)
     body = json.loads(refused.body)
     assert (refused.status, body["status"], body["code"]) == (status, status, code)
     assert headers["content-type"] == "application/problem+json"
     assert headers["cache-control"] == "no-store, no-transform"
-    assert headers["x-should-retry"] == "false"
+    assert headers["x-should-retry"] == retry
     assert headers["content-length"] == str(len(refused.body))
 
 
@@ -209,3 +210,17 @@ def test_an_early_failure_is_a_status_with_the_code_that_the_source_chose(
         "code": "overloaded",
     }
     assert dict(refused.headers)["x-should-retry"] == retry
+
+
+@pytest.mark.parametrize(("cursor", "retry"), [({}, "true"), ({"last_event_id": CURSOR}, "false")])
+def test_a_trouble_that_passes_is_503_with_the_time_to_wait(cursor: dict[str, str], retry: str) -> None:
+    refused = come_back(facts("POST", **cursor), "log_unavailable", "the log cannot be reached", 2)
+    _is_problem(refused, 503, "log_unavailable", retry=retry)
+    assert ("retry-after", "2") in refused.headers
+
+
+def test_an_event_source_is_given_an_empty_stream_that_breaks_off_instead() -> None:
+    """It would take a 503 for an end, and stop for good."""
+    refused = come_back(facts("GET", **SSE), "log_unavailable", "the log cannot be reached")
+    assert (refused.status, refused.abort, refused.body) == (200, True, b": log_unavailable\n")
+    assert come_back(facts("GET", **SSE, **OURS), "log_unavailable", "…").status == 503

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from streamguard.core.cursor import Cursor, cursor_zero, new_sid
 from streamguard.core.errors import FieldRefused
-from streamguard.core.negotiate import Answer, Request, parse_answer, parse_request, write_answer
+from streamguard.core.negotiate import Answer, Request, parse_answer, parse_key, parse_request, write_answer
 
 ZERO = cursor_zero("AAAAAAAAAAAAAAAAAAAAAA")
 
@@ -300,3 +300,28 @@ def test_whatever_a_stranger_writes_is_read_as_a_library_reads_it(text: str, hea
     except Exception:
         theirs.data = {}
     assert parse_request(head + text, None) == expected(theirs.data)
+
+
+@pytest.mark.parametrize(
+    ("query", "key"),
+    [
+        (None, None),
+        ("", None),
+        ("prompt=key=x", None),
+        ("sg=v%3D1", None),
+        ("sg=key=abc", "abc"),
+        (f"sg={quote('v=1, key=abc')}", "abc"),
+        ("a=b&sg=" + quote('key="550e8400-e29b"') + "&c=d", "550e8400-e29b"),
+        ("sg=" + quote('key="a b"'), "a b"),
+        ("sg=" + quote('key=""'), None),
+    ],
+)
+def test_a_reader_that_sets_no_headers_has_its_key_in_the_query(query: str | None, key: str | None) -> None:
+    assert parse_key(query) == key
+
+
+@pytest.mark.parametrize("value", ["key=550e8400-e29b", "key=", "v=1 key=a", "key=?1", "key=(1 2)", 'key="a'])
+def test_a_key_that_is_not_well_formed_is_told_and_not_ignored(value: str) -> None:
+    """Ignored, it would start a generation at each attempt."""
+    with pytest.raises(ValueError, match="quoted string"):
+        parse_key(f"sg={quote(value)}")

@@ -1,0 +1,283 @@
+"""One connection that reads a stream of the log, over ASGI.
+
+`resume` answers a request that bears a cursor, `begin` one that reads from the start; both look first, and refuse by
+the table of the wire protocol, section 3. `read` streams: it joins the stream's readers, and drives the stored frames
+to this connection until the stream is over, or this connection is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from typing import Any, Final
+
+import attrs
+
+from streamguard.adapters.asgi import AsgiSink, answer_whole, merged_headers, request_facts, send_refusal
+from streamguard.adapters.options import AnswerOptions
+from streamguard.adapters.seal import Receive, Scope, Send
+from streamguard.adapters.transport import say_who_drops
+from streamguard.app import StreamGuard
+from streamguard.core.cursor import Cursor, cursor_zero
+from streamguard.core.dialect import dialect_named
+from streamguard.core.errors import Failure, SourceFailed, failure_from
+from streamguard.core.exchange import (
+    Refusal,
+    RequestFacts,
+    Terms,
+    answer_headers,
+    cannot_resume,
+    come_back,
+    early_failure,
+    nothing_more,
+    problem,
+    terms,
+)
+from streamguard.core.frame import Frame
+from streamguard.core.guard import CompletionGuard
+from streamguard.core.wire import Wire
+from streamguard.log.base import (
+    CursorMisfit,
+    CursorTrimmed,
+    LogError,
+    LogLost,
+    LogUnavailable,
+    StreamInfo,
+    StreamState,
+)
+from streamguard.runtime.direct import DirectDriver
+from streamguard.runtime.reader import ReplayStage
+from streamguard.runtime.readers import Busy, Reader
+from streamguard.runtime.runs import Run
+from streamguard.runtime.source import TokenSource
+
+__all__ = ["OWN", "ROOT", "Reading", "unavailable", "why_not"]
+
+OWN: Final = "streamguard"  # in StreamInfo.options: the settings that belong to a stream, whoever serves it
+ROOT: Final = "streamguard.root"  # in the scope: where the application that has the endpoints is mounted
+
+_EXPOSED: Final = ("access-control-expose-headers", "streamguard")
+REPLACED: Final = Failure("replaced", "a newer reader of the same stream took this one's place")
+REUSED: Final = problem(422, "key_reused", "this key was used for another request")
+
+Fingerprint = Callable[[], Awaitable[str]]
+
+
+class _Sink(AsgiSink):
+    """A response. `clean` answers whether an end that is no completion may be clean all the same."""
+
+    started = False
+
+    def __init__(
+        self, scope: Scope, receive: Receive, send: Send, status: int, headers: Iterable[tuple[bytes, bytes]]
+    ) -> None:
+        super().__init__(scope, receive, send, status, headers)
+        self.clean: Callable[[], bool] = lambda: False
+
+    async def start(self) -> None:
+        self.started = True
+        await super().start()
+
+    async def abort(self) -> None:
+        await (self.end() if self.clean() else super().abort())
+
+    def kill(self, *, drop: bool) -> bool:
+        return super().kill(drop=drop) if drop or not self.clean() else False
+
+
+class Reading:
+    """One connection that reads one stream from a cursor on."""
+
+    def __init__(self, guard: StreamGuard, options: AnswerOptions, scope: Scope, receive: Receive, send: Send) -> None:
+        self.guard = guard
+        self.options = options
+        self.scope, self.receive, self.send = scope, receive, send
+        self.facts = request_facts(scope)
+
+    async def refuse(self, refused: Refusal) -> None:
+        await send_refusal(refused, self.scope, self.send)
+
+    async def resume(self, cursor: Cursor, principal: str, fingerprint: Fingerprint | None = None) -> None:
+        """Answer a request that bears a cursor: the frames behind it, or why there are none.
+
+        `fingerprint` is that of a request which must be the one that started the stream, where it had a key.
+        """
+        try:
+            state = await self.guard.find(cursor.sid, principal)
+            if fingerprint is not None and state.info.fingerprint not in (None, await fingerprint()):
+                await self.refuse(REUSED)
+                return
+            if cursor.status is not None or (state.sealed and cursor[:4] == state.tail[:4]):
+                await self._had_it_all(cursor, state)
+                return
+            await self.guard.log.read(cursor, limit=1)
+        except LogError as exc:
+            # A final status says that the reader has it all, whether the stream is kept or not.
+            await self.refuse(why_not(self.facts, cursor, exc) if cursor.status is None else nothing_more())
+            return
+        await self.read(state.info, cursor)
+
+    async def begin(self, info: StreamInfo, headers: Iterable[tuple[str, str]] = (), status: int = 200) -> None:
+        """Answer a request that reads a stream from its start."""
+        zero = cursor_zero(info.sid)
+        try:
+            await self.guard.log.read(zero, limit=1)
+        except LogError as exc:
+            await self.refuse(why_not(self.facts, zero, exc))
+            return
+        await self.read(info, zero, headers, status)
+
+    async def read(
+        self,
+        info: StreamInfo,
+        cursor: Cursor,
+        headers: Iterable[tuple[str, str]] = (),
+        status: int = 200,
+        *,
+        run: Run | None = None,
+    ) -> None:
+        """Stream the frames behind `cursor`, to the end of the stream or of this connection. `run` is given by whoever
+        started the stream: a failure before the first item is then raised, where it can still become a status."""
+        if self.facts.method == "HEAD":
+            await self.refuse(Refusal(status, [*self._headers(info, None, None, []), *headers]))
+            return
+        if self.facts.http_version == "1.0" and self.options.http10 == "buffer":
+
+            async def stream(hold: Send) -> bool:
+                return await self._read({}, hold, info, cursor, headers, status, run)
+
+            await answer_whole(stream, self.scope, self.send)
+            return
+        await self._read(self.scope, self.send, info, cursor, headers, status, run)
+
+    async def _read(
+        self,
+        scope: Scope,
+        send: Send,
+        info: StreamInfo,
+        cursor: Cursor,
+        headers: Iterable[tuple[str, str]],
+        status: int,
+        started: Run | None,
+    ) -> bool:
+        """See `read`; whether the stream was complete."""
+        agreed = terms(self.facts)
+        own_ids = dialect_named(info.dialect).own_ids
+        stage = ReplayStage(CompletionGuard(self._carrier(info, agreed)), cursor, own_ids=own_ids, resume=self._address)
+
+        def replace() -> None:
+            stage.parting = "replaced"
+            driver.cancel(REPLACED)
+
+        client = self.facts.headers.get("streamguard-client")
+        reader = Reader(cursor._replace(status=None), lambda: stage.cursor, replace, client)
+        try:
+            self.guard.readers.join(reader, limit=self.guard.max_readers, exclusive=bool(_own(info, "exclusive")))
+        except Busy:
+            await self.refuse(problem(409, "busy", "another client reads this stream, which takes one at a time"))
+            return False
+        fields = merged_headers(self._headers(info, cursor_zero(cursor.sid), reader.name, [_EXPOSED]), headers)
+        sink = _Sink(scope, self.receive, send, status, fields)
+        # Who verifies knows a cancel from a completion, and its own principal asked for it.
+        sink.clean = lambda: agreed.negotiated and stage.status == "cancelled"
+        driver = self._driver(cursor, stage, sink, started, agreed)
+        run = self.guard.runs.get(cursor.sid)
+        if run is not None:
+            run.join()
+        try:
+            await driver.run()
+        except SourceFailed as exc:  # in peek mode, before the headers
+            await send_refusal(early_failure(failure_from(exc)), scope, send)
+        finally:
+            if run is not None:
+                run.leave()
+            self.guard.readers.leave(reader)
+        return stage.status == "complete"
+
+    def _driver(
+        self, cursor: Cursor, stage: ReplayStage, sink: _Sink, started: Run | None, agreed: Terms
+    ) -> DirectDriver[bytes]:
+        if self.options.timing.write is not None:
+            say_who_drops(sink.reached, self.options.timing.write)
+        pages = self.guard.pages(cursor)
+        return DirectDriver(
+            TokenSource(pages if started is None else _peeked(pages, started, sink)),  # type: ignore[arg-type]
+            stage,
+            sink,
+            self.options.timing,
+            abort=self.options.abort == "always" or not agreed.negotiated,
+            request_id=self.facts.headers.get("x-request-id"),
+        )
+
+    def _headers(
+        self, info: StreamInfo, zero: Cursor | None, reader: str | None, more: list[tuple[str, str]]
+    ) -> list[tuple[str, str]]:
+        wire = self._carrier(info, terms(self.facts))
+        fields = answer_headers(
+            zero,
+            content_type=wire.content_type,
+            dialect=info.dialect,
+            wire=wire.name,
+            resume=self._address,
+            reader=reader,
+        )
+        if _own(info, "confidential"):
+            # What compresses answers leaves one alone that names a coding already.
+            fields.append(("content-encoding", "identity"))
+        return [*fields, *more]
+
+    @property
+    def _address(self) -> str | None:
+        return None if self.guard.path is None else str(self.scope.get(ROOT, "")) + self.guard.path
+
+    def _carrier(self, info: StreamInfo, agreed: Terms) -> Wire:
+        """The endpoint's own carrier, else the one that the stream began with; an EventSource reads only one."""
+        options, name = self.options, _own(info, "wire")
+        if options.wire is None and name is not None and not self.facts.event_source:
+            options = attrs.evolve(options, wire=name)
+        return options.carrier(agreed)
+
+    async def _had_it_all(self, cursor: Cursor, state: StreamState) -> None:
+        """The reader has every frame. A POST of an SDK gets the last one again, others are told to stop."""
+        if terms(self.facts).negotiated or self.facts.method != "POST" or not state.sealed:
+            await self.refuse(nothing_more())
+            return
+        before = state.first
+        async for page in self.guard.pages(state.first):
+            for frame in page:
+                if frame.status is None:
+                    before = Cursor(cursor.sid, frame.seq, frame.offset, frame.crc)
+        await self.read(state.info, before)
+
+
+def _own(info: StreamInfo, name: str) -> Any:
+    """A setting of the stream's own, or None."""
+    own = info.options.get(OWN)
+    return own.get(name) if isinstance(own, dict) else None
+
+
+async def _peeked(pages: AsyncIterator[list[Frame]], run: Run, sink: _Sink) -> AsyncIterator[list[Frame]]:
+    """The pages; raises what the source raised before its first item, as long as nothing was sent."""
+    async for page in pages:
+        if page[-1].status is not None and not sink.started and not run.producer.items:
+            await run.over.wait()
+            if run.producer.exception is not None and not sink.started:
+                raise run.producer.exception
+        yield page
+
+
+def unavailable(facts: RequestFacts) -> Refusal:
+    """The answer where the log cannot be reached."""
+    return come_back(facts, "log_unavailable", "the log cannot be reached")
+
+
+def why_not(facts: RequestFacts, cursor: Cursor, exc: LogError) -> Refusal:
+    """The answer to a request for what is behind `cursor`, where the log said no."""
+    if isinstance(exc, LogUnavailable):
+        return unavailable(facts)
+    if isinstance(exc, CursorTrimmed):
+        return cannot_resume(facts, cursor, 410, "trimmed", "the frames after this cursor are not kept any more")
+    if isinstance(exc, LogLost):
+        return cannot_resume(facts, cursor, 410, "log_lost", "the log lost the frames before this cursor")
+    if isinstance(exc, CursorMisfit):
+        return cannot_resume(facts, cursor, 409, "misfit", "the cursor is not one of this stream's")
+    return cannot_resume(facts, cursor, 404, "unknown_stream", "the stream of this cursor is not here")
