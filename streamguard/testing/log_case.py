@@ -12,6 +12,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final, NoReturn, TypeVar
 
 import anyio
+import anyio.lowlevel
 import attrs
 
 from streamguard.core.cursor import Cursor, chain, cursor_zero, new_sid
@@ -126,6 +127,9 @@ class LogCase:
             if not page:
                 return frames
             self.holds(limit is None or len(page) <= limit, f"read(limit={limit}) gave {len(page)} frames")
+            # Else a log that gives the same frames again and again would be read for ever.
+            self.holds(page[0].seq > after.seq, f"read behind frame {after.seq} gave frame {page[0].seq} first")
+            self.holds(page[-1].seq - page[0].seq == len(page) - 1, "a page has frames twice, or leaves some out")
             frames += page
             after = at_end(after, page)
 
@@ -144,6 +148,7 @@ class LogCase:
         """Let so many seconds go by, on the store's clock."""
         if self.advance is not None:
             self.advance(seconds)
+            await anyio.lowlevel.checkpoint()  # a log need not let others run, and the patience must have its turn
         else:
             await anyio.sleep(seconds)
 

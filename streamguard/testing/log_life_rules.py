@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any, Final
 
@@ -274,23 +275,24 @@ async def _purged(case: LogCase) -> None:
     case.same(await case.log.purge(principal=me), 2, "how many purge of a principal with two streams forgets")
     for lease, end in mine:
         for doing, call in _each(case, lease, end).items():
-            await case.refused(UnknownStream, call, f"{doing} of a purged stream")
+            await case.refused(UnknownStream, call(), f"{doing} of a purged stream")
         await case.log.release(lease)
     case.same(await case.other.find(name, me), None, "find, once the principal was purged")
     for lease, end in ((yours, there), (nobodys, tail)):
         case.same((await case.other.state(lease.sid)).tail, end, "the tail of a stream that was not purged")
 
 
-def _each(case: LogCase, lease: Lease, tail: Cursor) -> dict[str, Any]:
+def _each(case: LogCase, lease: Lease, tail: Cursor) -> dict[str, Callable[[], Awaitable[object]]]:
     """A call of each method that needs a stream."""
+    sid = lease.sid
     return {
-        "append": case.log.append(lease, tail, framed(tail, b"b")),
-        "read": case.other.read(tail),
-        "state": case.other.state(lease.sid),
-        "renew": case.log.renew(lease),
-        "take_over": case.log.take_over(lease.sid, lease.epoch, LONG),
-        "signal": case.other.signal(lease.sid, "cancel"),
-        "signals": case.log.signals(lease.sid, 0, LONG),
+        "append": partial(case.log.append, lease, tail, framed(tail, b"b")),
+        "read": partial(case.other.read, tail),
+        "state": partial(case.other.state, sid),
+        "renew": partial(case.log.renew, lease),
+        "take_over": partial(case.log.take_over, sid, lease.epoch, LONG),
+        "signal": partial(case.other.signal, sid, "cancel"),
+        "signals": partial(case.log.signals, sid, 0, LONG),
     }
 
 

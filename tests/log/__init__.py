@@ -1,0 +1,1 @@
+"""Logs: the contract, a model, and each store."""
