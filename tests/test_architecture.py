@@ -18,7 +18,7 @@ LAYERS = {
     "log.base": ("core",),
     "log": ("core", "log.base", "log.kept", "log.waits"),
     **dict.fromkeys(
-        [f"log.sqlite{part}" for part in ("", "_threads", "_waits", "_book", "_reading", "_blocks", "_file", "_clock")],
+        ["log.sqlite", *("log.sqlite_" + part for part in ["threads", "waits", "recent", "book", "reading", "blocks", "file", "clock"])],
         ("core", "log", "runtime.wakeup"),  # it is called from threads of its own
     ),
     "observe.hooks": ("core",),
@@ -53,7 +53,10 @@ HOMES = {
     "fastapi": "adapters.fastapi",
     "httpx": "client.httpx",
 }
-MAY_IMPORT_HOME = {("adapters.fastapi", "adapters.starlette")}  # FastAPI is Starlette
+MAY_IMPORT_HOME = {
+    ("adapters.fastapi", "adapters.starlette"),  # FastAPI is Starlette
+    ("client.exchange", "client.httpx"),  # the other half of one home
+}
 LAB = ("testing", "demo", "cli")  # the demo runs servers and clients of every kind
 
 FRAMEWORKS = {

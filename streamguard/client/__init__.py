@@ -6,6 +6,7 @@
     print(answer.receipt)                # COMPLETE, 412 frames, crc 9ae0daaf
 
     answer   the answer's state, without I/O
+    resume   when a stream that was cut is asked for again, and how, without I/O
     httpx    `stream` and `stream_sync` over httpx, loaded when one of them is first asked for
 """
 
@@ -14,6 +15,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from streamguard.client.limits import ReaderLimits
+from streamguard.client.resume import ResumePolicy
 from streamguard.core.receipt import AnswerFrame, Receipt, Verdict
 
 if TYPE_CHECKING:
@@ -26,6 +28,7 @@ __all__ = [
     "SyncAnswer",
     "ReaderLimits",
     "RequestOptions",
+    "ResumePolicy",
     "AnswerFrame",
     "Receipt",
     "Verdict",

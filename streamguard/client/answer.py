@@ -4,7 +4,8 @@ A driver for an HTTP library does four things and decides nothing:
 
     1  sends the request with `REQUEST_HEADERS` and gives the response's head to `open`
     2  takes frames with `take` and hands them on
-    3  when there is none, does what `needs` says: reads bytes for `feed`, or reads on to the end
+    3  when there is none, does what `needs` says: reads bytes for `feed`, reads on to the end, or makes the
+       `attempt` to resume and gives the head of its answer to `reopen`
     4  when nothing is needed, raises what `error` answers, or ends
 
 An answer ends normally only if it is COMPLETE, or UNVERIFIED with a proven end. Everything good is
@@ -21,13 +22,16 @@ from typing import Final, Literal
 
 import attrs
 
-from streamguard.client.body import coding_of, may_be_read
+from streamguard.client.head import MAX_REFUSAL, Redirects, Refusal, known_dialect, read_head
 from streamguard.client.limits import LIMITS, ReaderLimits
+from streamguard.client.resume import Attempt, JoinableAddress, ResumePolicy, ResumeState, vet_resume, way_back
+from streamguard.client.times import Times
 from streamguard.core.arguments import require, require_whole_number
 from streamguard.core.cursor import Cursor
 from streamguard.core.dialect import Dialect, dialect_named
 from streamguard.core.errors import (
     ConnectLimitExceeded,
+    CorruptStream,
     FirstByteLimitExceeded,
     LimitExceeded,
     LivenessLimitExceeded,
@@ -36,13 +40,11 @@ from streamguard.core.errors import (
     StreamClosed,
     StreamGuardError,
     TruncatedStream,
-    UnexpectedResponse,
+    VerdictError,
 )
-from streamguard.core.negotiate import Answer as Promise
-from streamguard.core.negotiate import parse_answer
 from streamguard.core.receipt import AnswerFrame, Receipt, Verdict
 from streamguard.core.verify import StreamVerifier
-from streamguard.core.wire import MAX_FRAME, Wire, wire_for_content_type
+from streamguard.core.wire import MAX_FRAME
 
 __all__ = [
     "LINGER",
@@ -62,11 +64,7 @@ REQUEST_HEADERS: Final = (
 # How long to read on after the terminal, in seconds, so that the connection can serve the next
 # request. The server waits as long for us to close.
 LINGER: Final = 0.25
-MAX_REFUSAL: Final = 64 * 1024  # bytes kept of the body of an answer that is no stream
-MAX_REDIRECTS: Final = 20  # as in the Fetch standard, and in httpx
 
-_WITH_BODY: Final = (200, 201, 202, 203)  # a 206 is a part of something
-_REDIRECTS: Final = (301, 302, 303, 307, 308)
 _TERMINAL: Final = (Verdict.COMPLETE, Verdict.FAILED)  # what a terminal can say
 
 _UNGUARDED: Final = (
@@ -74,26 +72,16 @@ _UNGUARDED: Final = (
     "A provider's own stream needs its end marker, or dialect=Raw(profile=… or end=…)"
 )
 
-Needs = Literal["bytes", "end", "nothing"]
+# The reason of a bye that another connection of the same reader caused: to come back would drive that one out again.
+_REPLACED: Final = "replaced"
 
-
-@attrs.define
-class _Refusal:
-    """An answer that is no stream, as far as it was read."""
-
-    status: int
-    content_type: str
-    why: str
-    body: bytes = b""
-
-    def error(self) -> UnexpectedResponse:
-        return UnexpectedResponse(self.status, self.content_type, self.body[:MAX_REFUSAL], self.why)
+Needs = Literal["bytes", "end", "resume", "nothing"]
 
 
 class AnswerState:
     """One answer as it is read. `now` is when the request is sent, in monotonic seconds.
 
-    `dialect`, `lenient` and `max_frame` are as in StreamVerifier.
+    `dialect`, `lenient` and `max_frame` are as in StreamVerifier, `resume` is as in `way_back`.
     """
 
     def __init__(
@@ -104,19 +92,24 @@ class AnswerState:
         lenient: bool = False,
         limits: ReaderLimits = LIMITS,
         max_frame: int = MAX_FRAME,
+        resume: bool | ResumePolicy | None = None,
     ) -> None:
         # Here, since what is wrong should fail before a request is paid for.
         require("limits", limits, ReaderLimits, "ReaderLimits(first_byte=30)")
         require_whole_number("max_frame", max_frame)
+        vet_resume(resume)
         self._dialect = None if dialect is None else dialect_named(dialect)
         self._lenient = lenient
         self.limits = limits
         self._max_frame = max_frame
         self._verifier = StreamVerifier()  # of the stream that `open` finds
-        self._refusal: _Refusal | None = None
+        self._refusal: Refusal | None = None
         self._framed = True
-        self._redirects = 0
-        self._unfollowed: str | None = None
+        self._resume = resume
+        self._back: ResumeState | None = None  # of a stream that can be resumed
+        self._promised: str | None = None  # the dialect that the server named
+        self.attempt: Attempt | None = None  # what to do next, if `needs` is "resume"
+        self._redirects = Redirects()
         self._frames: deque[AnswerFrame] = deque()
         self._handed = 0  # frames that were taken
         self._guarded = False  # the server said so
@@ -124,87 +117,132 @@ class AnswerState:
         self._received = 0
         self._error: StreamGuardError | None = None
         self._over = False
-        self._began = self._last = now
-        self._seen = 0  # frames, when bytes last came
-        self._waited = 0.0  # in reads, since a frame came
-        self._first_frame: float | None = None
-        self._longest_gap: float | None = None
+        self._times = Times(now)
 
     # ---- the head of the response -------------------------------------------------------------
 
     def follow(self, status: int, location: str | None, why_not: str | None = None) -> bool:
         """Whether a redirect is to be followed; `why_not` is the driver's own reason against it. An empty
         `Location` would lead to where it came from."""
-        if status not in _REDIRECTS or not (location or "").strip() or self._redirects >= MAX_REDIRECTS:
-            return False
-        if why_not is not None:
-            self._unfollowed = why_not
-            return False
-        self._redirects += 1
-        return True
+        return self._redirects.follow(status, location, why_not)
 
     def open(
-        self, status: int, headers: Mapping[str, str], version: str | None, accept_encoding: str = "identity"
+        self,
+        status: int,
+        headers: Mapping[str, str],
+        version: str | None,
+        accept_encoding: str = "identity",
+        *,
+        method: str = "GET",
+        url: JoinableAddress | None = None,
     ) -> bool:
         """Take the response's head in: whether a stream follows. If not, `needs` still asks for some
         of the body, and `error` says what came instead.
 
         `headers` are found by any case; `version` is the HTTP version, or None where no connection
-        carries the body; `accept_encoding` is what the request asked for.
+        carries the body; `accept_encoding`, `method` and `url` are of the request that this answers.
         """
-        content_type = headers.get("content-type", "")
-        wire = wire_for_content_type(content_type)
-        promise = parse_answer(headers.get("streamguard"))
+        head = read_head(status, headers, version, accept_encoding, self._dialect)
+        promise = head.promise
         self._guarded = promise is not None
-        if promise is not None and (self._dialect is None or self._dialect.name != promise.dialect):
-            self._dialect = _known(promise.dialect)  # the server knows what it wrote
-        why = self._why_not(status, wire, promise)
-        coding = coding_of(headers.get("content-encoding", ""))
-        if why is None and not may_be_read(coding, accept_encoding):
-            why = f"the body is encoded as {coding!r}, which was not asked for"
-        if why is not None or wire is None:
-            self._refusal = _Refusal(status, content_type, why or "the content type is that of no stream")
+        if promise is not None:
+            self._promised = promise.dialect
+            if self._dialect is None or self._dialect.name != promise.dialect:
+                self._dialect = known_dialect(promise.dialect)  # the server knows what it wrote
+        if head.wire is None or head.why is not None:
+            self._refusal = Refusal(status, headers, self._redirects.why(status) or head.why or "")
             return False
-        self._framed = _framed(headers, version)
+        self._framed = head.framed
         self._verifier = StreamVerifier(
-            wire=wire,
+            wire=head.wire,
             dialect=self._dialect,
             zero=None if promise is None else promise.cursor,
             lenient=self._lenient,
             max_frame=self._max_frame,
         )
+        self._back = way_back(self._resume, None if promise is None else promise.resume, method, url)
         return True
 
-    def _why_not(self, status: int, wire: Wire | None, promise: Promise | None) -> str | None:
-        if status in _REDIRECTS:
-            if self._unfollowed is not None:
-                return self._unfollowed
-            return "too many redirects" if self._redirects >= MAX_REDIRECTS else "a redirect to nowhere"
-        if status not in _WITH_BODY:
-            return "no stream"
-        if wire is None:
-            return None
-        if promise is not None and promise.wire != wire.name:
-            return f"the Streamguard header promises {promise.wire!r}, and this is {wire.name!r}"
-        as_text = self._dialect is not None and self._dialect.name == "text"
-        if wire.name == "plain" and not as_text:
-            return "plain text proves no end, and is read only if dialect='text' is asked for"
-        if as_text and wire.name != "plain":  # the end of its bytes would prove the end of the stream
-            return f"dialect 'text' is that of text/plain, and this is {wire.name!r}"
-        return None
+    # ---- resuming -----------------------------------------------------------------------------
+
+    def reopen(
+        self, status: int, headers: Mapping[str, str], version: str | None, accept_encoding: str, now: float
+    ) -> bool:
+        """Take in the head of the answer to an attempt: whether the stream goes on. As in `open`."""
+        self.attempt = None
+        self._over = False
+        self._times.apart(now)
+        head = read_head(status, headers, version, accept_encoding, self._dialect)
+        if head.wire is None or head.why is not None:
+            self._refusal = Refusal(status, headers, head.why or "")
+            return False
+        self._error = None
+        self._framed = head.framed
+        promise = head.promise
+        self._verifier.resume(head.wire, None if promise is None else promise.cursor)
+        if promise is not None and self._promised not in (None, promise.dialect):
+            detail = f"the answer goes on in dialect {promise.dialect!r}, and began in {self._promised!r}"
+            self._verifier.give_up(CorruptStream("grammar", cursor=self.cursor, detail=detail))
+        return True
+
+    def missed(self, cause: Exception, now: float) -> None:
+        """An attempt found no answer."""
+        self._times.apart(now)
+        self._lost(cause)
+
+    def _lost(self, cause: Exception | None = None) -> None:
+        """A connection, or an attempt at one, came to nothing: plan the next one, or give up."""
+        back, cursor = self._back, self.cursor
+        if back is None or cursor is None:
+            return
+        if self._verifier.parting == _REPLACED:
+            self._give_up("another reader took this one's place", cause)
+            return
+        if self._verifier.retry is not None:
+            back.retry = self._verifier.retry / 1000
+        self.attempt = back.again(cursor)
+        if self.attempt is None:
+            self._give_up(back.why, cause)
+
+    def _refused(self, back: ResumeState, refusal: Refusal) -> None:
+        """The answer to an attempt is no stream, and as much of it came as is read."""
+        self._refusal = None
+        outcome = back.refused(refusal)
+        if isinstance(outcome, VerdictError):
+            outcome.__cause__ = refusal.error()
+            self._error = None
+            self._verifier.give_up(outcome)
+        elif outcome is None:
+            self._give_up(back.why, refusal.error())
+        else:
+            self.attempt = outcome
+
+    def _give_up(self, why: str, cause: Exception | None) -> None:
+        """What ended the last connection is the answer's error."""
+        self.attempt = None
+        self._over = True
+        error = self._error or self._verifier.error()
+        if error is not None and cause is not None:
+            error.__cause__ = cause
+        if isinstance(error, TruncatedStream):
+            error.explained(why)
 
     # ---- bytes in, frames out -----------------------------------------------------------------
 
     @property
     def needs(self) -> Needs:
         """What to do when `take` has nothing: `bytes` for `feed`, or all that follows the terminal, up
-        to the `end`, for at most `LINGER` seconds."""
-        if self._over or self._error is not None:
+        to the `end`, for at most `LINGER` seconds; or make the `attempt` to `resume`."""
+        if self.attempt is not None:
+            return "resume"
+        if self._over:
             return "nothing"
         if self._refusal is not None:
             limit = self.limits.first_byte
-            enough = len(self._refusal.body) >= MAX_REFUSAL or (limit is not None and self._waited >= limit)
+            enough = len(self._refusal.body) >= MAX_REFUSAL or (limit is not None and self._times.waited >= limit)
             return "nothing" if enough else "bytes"
+        if self._error is not None:
+            return "nothing"
         if self._verifier.verdict is None:
             return "bytes"
         at_terminal = self._verifier.state == "ended" and self._verifier.verdict in _TERMINAL
@@ -237,37 +275,50 @@ class AnswerState:
         """Bytes that came: the read of them began at `began`, and it is `now`."""
         if self._refusal is not None:
             self._refusal.body += data
-            self._waited += now - began
+            self._times.read(began, now, self._verifier.frames)
+            if self._back is not None and self.needs == "nothing":
+                self._refused(self._back, self._refusal)
             return
         self._frames.extend(self._verifier.feed(data))
-        self._arrived(began, now)
+        self._times.read(began, now, self._verifier.frames)
         stall = self.limits.stall
-        if stall is not None and self._waited >= stall and self.needs == "bytes":
+        if stall is not None and self._times.waited >= stall and self.needs == "bytes":
             self._error = StallLimitExceeded(stall, self.cursor)
+        elif self._back is not None and self._verifier.state == "parted":
+            self.end(now, now, clean=False)  # nothing follows a bye, and a connection may stay open after it
 
     def end(self, began: float, now: float, *, clean: bool, cause: Exception | None = None) -> None:
         """No more bytes. `clean`: the connection's own framing said so; else `cause` may say what broke it."""
+        if self._refusal is not None:
+            self._times.read(began, now, self._verifier.frames)
+            self._over = True
+            if self._back is not None:
+                self._refused(self._back, self._refusal)
+            return
         self._frames.extend(self._verifier.end(clean=clean and self._framed))
-        self._arrived(began, now)
+        self._times.read(began, now, self._verifier.frames)
         self._over = True
         error = self._verifier.error()
         if error is not None and cause is not None:
             error.__cause__ = cause
-        if clean and isinstance(error, TruncatedStream) and self._looks_unguarded():
-            error.explained(_UNGUARDED)
+        if isinstance(error, TruncatedStream):
+            if clean and self._looks_unguarded():
+                error.explained(_UNGUARDED)
+            self._lost()
 
     def silent(self, began: float, now: float, cause: Exception | None = None) -> None:
         """A read took longer than it may."""
-        if self.needs == "end":
+        if self.needs == "end" or self._refusal is not None:
             self.end(began, now, clean=False)
             return
-        self._last = now
+        self._times.read(began, now, self._verifier.frames)
         stall, liveness = self.limits.stall, self.limits.liveness
         if stall is not None and (liveness is None or stall < liveness):
             self._error = StallLimitExceeded(stall, self.cursor)
         else:
             self._error = LivenessLimitExceeded(liveness or 0.0, self.cursor)
         self._error.__cause__ = cause
+        self._lost()
 
     def settle(self, now: float) -> None:
         """After the terminal nothing ended the bytes in time: the answer is known all the same."""
@@ -276,7 +327,9 @@ class AnswerState:
 
     def close(self, within: str = "") -> None:
         """This side reads no further. What was already taken in stays. `within` is where it could have read on."""
-        if self.needs == "bytes":
+        if self.needs in ("bytes", "resume"):
+            if self._back is not None:
+                self._back = self.attempt = self._refusal = None
             advice = f": read it inside the `{within}`" if within else ""
             self._error = StreamClosed(f"this side closed the answer before its end{advice}")
 
@@ -316,9 +369,9 @@ class AnswerState:
         """What is known so far; final at the end."""
         return attrs.evolve(
             self._verifier.receipt,
-            first_frame=self._first_frame,
-            longest_gap=self._longest_gap,
-            duration=self._last - self._began,
+            first_frame=self._times.first_frame,
+            longest_gap=self._times.longest_gap,
+            duration=self._times.duration,
         )
 
     # ---- answers that never began -------------------------------------------------------------
@@ -344,30 +397,3 @@ class AnswerState:
         if self._dialect is not None:
             return self._dialect.name == "native"  # which no provider writes
         return not self._received and not any(frame.text for frame in self._frames)
-
-    def _arrived(self, began: float, now: float) -> None:
-        self._waited += now - began
-        self._last = now
-        if self._verifier.frames == self._seen:
-            return
-        if self._first_frame is None:
-            self._first_frame = now - self._began
-        else:
-            self._longest_gap = max(self._longest_gap or 0.0, self._waited)
-        self._seen = self._verifier.frames
-        self._waited = 0.0
-
-
-def _known(dialect: str) -> Dialect | None:
-    """A promised dialect by its name; one that this version does not know is read as a provider's events."""
-    try:
-        return dialect_named(dialect)
-    except ValueError:
-        return None
-
-
-def _framed(headers: Mapping[str, str], version: str | None) -> bool:
-    """Whether the body's end is more than the end of the connection, which proves nothing."""
-    if version is None or not version.startswith("HTTP/1"):
-        return True
-    return "content-length" in headers or "chunked" in headers.get("transfer-encoding", "").lower()

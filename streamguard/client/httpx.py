@@ -1,124 +1,53 @@
 """`stream` and `stream_sync`: drivers of `AnswerState` over httpx, async and sync.
 
-httpx takes its timeouts from a request's extensions each time it begins to read: for the head of the
-response, then for its body. So one dictionary, changed in between, gives the head (`request`) and the
-liveness of the stream limits of their own. Bytes are taken raw and decompressed in `body`.
-
-All that both drivers share stands in front; the drivers are the same few steps twice, with and
-without `await`. Whatever happens, the response is closed when the context ends, and with it the
-connection, unless the answer was read to its end.
+All that both drivers share stands in front and in `exchange`; the drivers are the same few steps twice,
+with and without `await`. Bytes are taken raw and decompressed in `body`. Whatever happens, the response is
+closed when the context ends, and with it the connection, unless the answer was read to its end; a resume
+closes the response before it first.
 """
 
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator
 from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, contextmanager
-from functools import cache
-from time import monotonic
-from typing import Any, Final, cast
-from zlib import error as Damaged
+from time import monotonic, sleep
+from typing import Final, cast
 
 import anyio
 import anyio.lowlevel
 import httpx
 from typing_extensions import Unpack
 
-from streamguard.client.answer import LINGER, REQUEST_HEADERS, AnswerState
+from streamguard.client.answer import LINGER, AnswerState
 from streamguard.client.body import Body, coding_of, may_be_read
+from streamguard.client.exchange import CUT, Exchange
 from streamguard.client.iteration import Iterations, SyncIterations, async_only, sync_only
 from streamguard.client.limits import LIMITS, ReaderLimits
-from streamguard.client.request import HeadLimit, RequestOptions, is_safe_header, same_origin, vet_call, why_not_follow
+from streamguard.client.request import RequestOptions, vet_call
+from streamguard.client.resume import Attempt, ResumePolicy
 from streamguard.core.dialect import Dialect
+from streamguard.core.errors import RemoteProtocolError
 from streamguard.core.receipt import AnswerFrame, Receipt
 from streamguard.core.wire import MAX_FRAME
 
 __all__ = ["Answer", "RequestOptions", "SyncAnswer", "stream", "stream_sync"]
 
-# What a cut connection looks like in httpx; others of its errors (no such host, a certificate that
-# does not fit) are no statement about a stream and pass as they are.
-_CUT: Final = (httpx.NetworkError, httpx.RemoteProtocolError, httpx.DecodingError, Damaged)
-
-
-@cache
-def _defaults() -> httpx.Headers:
-    """What httpx sends if nobody chose otherwise, which asks for nothing."""
-    with httpx.Client(transport=httpx.BaseTransport(), trust_env=False) as client:
-        return client.headers
-
-
-class _Exchange:
-    """One request as far as both drivers share it: its parts, its redirects, what its errors mean."""
-
-    def __init__(
-        self,
-        client: httpx.Client | httpx.AsyncClient,
-        state: AnswerState,
-        method: str,
-        url: httpx.URL | str,
-        options: RequestOptions,
-    ) -> None:
-        fields: dict[str, Any] = dict(options)
-        self.auth: Any = fields.pop("auth", httpx.USE_CLIENT_DEFAULT)
-        self.follows: bool = fields.pop("follow_redirects", client.follow_redirects)
-        self.state = state
-        headers = httpx.Headers(fields.pop("headers", None))
-        for name, value in REQUEST_HEADERS:
-            if name not in headers and client.headers.get(name) in (None, _defaults().get(name)):
-                headers[name] = value
-        self.request = client.build_request(method, url, headers=headers, **fields)
-        self.first = self.request.url
-        extensions = self.request.extensions
-        self.head = HeadLimit(state.limits, extensions.get("trace"))
-        trace = self.head.atrace if isinstance(client, httpx.AsyncClient) else self.head.trace
-        self.request.extensions = {**extensions, "timeout": self.head.timeouts, "trace": trace}
-
-    def opened(self, response: httpx.Response) -> bool:
-        """Take the head of the response in: whether it is a stream's."""
-        version = response.http_version if "http_version" in response.extensions else None
-        accept = response.request.headers.get("accept-encoding", "")
-        is_stream = self.state.open(response.status_code, response.headers, version, accept)
-        self.head.came(self.state.limits.silence if is_stream else self.state.limits.first_byte)
-        return is_stream
-
-    def redirected(self, response: httpx.Response) -> bool:
-        """Whether there is one more request to send; then it is `request`."""
-        following = response.next_request
-        if following is None:
-            return False
-        away = not same_origin(self.first, following.url)
-        why = why_not_follow(self.follows, away, following.headers)
-        if not self.state.follow(response.status_code, response.headers.get("location"), why):
-            return False
-        if away:
-            kept = [(name, value) for name, value in following.headers.multi_items() if is_safe_header(name)]
-            following.headers = httpx.Headers(kept)
-        self.request = following
-        # What the redirect's target may see of the credentials is in the request's headers already.
-        self.auth = None
-        return True
-
-    @contextmanager
-    def faults(self) -> Iterator[None]:
-        """Say what an error before the response's head means."""
-        try:
-            yield
-        except httpx.ConnectError:
-            raise
-        except (httpx.ConnectTimeout, httpx.PoolTimeout) as exc:
-            raise self.state.unconnected() from exc
-        except httpx.TimeoutException as exc:
-            raise self.state.unanswered() from exc
-        except _CUT as exc:
-            raise self.state.dropped() from exc
+# What an attempt to resume may meet before there is an answer to it.
+_MISSED: Final = (httpx.TransportError, RemoteProtocolError)
 
 
 class _AnswerBase:
     """What is known of an answer, the same for both drivers."""
 
-    def __init__(self, exchange: _Exchange, response: httpx.Response) -> None:
+    def __init__(self, exchange: Exchange, response: httpx.Response) -> None:
         self._state = exchange.state
-        self._head = exchange.head
+        self._exchange = exchange
         self.response = response
+        self._take(response)
+
+    def _take(self, response: httpx.Response) -> None:
+        """Read from `response` from now on."""
+        self._live = response
         coding = coding_of(response.headers.get("content-encoding", ""))
         # A body that was read before is in memory, decompressed; only httpx can give it again.
         self._body = Body("identity" if response.is_stream_consumed else coding)
@@ -139,13 +68,13 @@ class _AnswerBase:
     def _own_connection(self) -> bool:
         """Whether a connection carries this answer and no other: not in memory, and not HTTP/2, which
         keeps its connection whatever becomes of a stream, and loses all of them by one's timeout."""
-        return "network_stream" in self.response.extensions and self.response.http_version.startswith("HTTP/1")
+        return "network_stream" in self._live.extensions and self._live.http_version.startswith("HTTP/1")
 
     def _broken(self, exc: BaseException, began: float) -> None:
         """What an error of a read means. Raises what is none of the connection's."""
         if isinstance(exc, httpx.TimeoutException):
             self._state.silent(began, monotonic(), exc)
-        elif isinstance(exc, _CUT):
+        elif isinstance(exc, CUT):
             self._state.end(began, monotonic(), clean=False, cause=exc)
         else:
             # A cancelled read leaves httpx's generator finished: asked again, it would end as if in order.
@@ -167,6 +96,7 @@ async def stream(
     lenient: bool = False,
     limits: ReaderLimits = LIMITS,
     max_frame: int = MAX_FRAME,
+    resume: bool | ResumePolicy | None = None,
     **options: Unpack[RequestOptions],
 ) -> AsyncIterator[Answer]:
     """Send a request and read the stream that answers it, verified.
@@ -174,35 +104,44 @@ async def stream(
     `client` is yours to close; without one, each call makes its own, which costs tens of milliseconds.
     `dialect` says what the events are where the server does not (`Raw(profile=…)` for a provider's
     departures); `lenient` accepts a terminal whose own checks hold though its line end is missing.
-    `max_frame` is bytes of one frame's data. Other options are httpx's. Redirects are followed if
-    `client` does; none carries a body, or headers that may be secret, to another origin.
+    `max_frame` is bytes of one frame's data. `resume`: after a cut go on behind the last good frame, where the
+    server names an address for that (None), or in any case that can be (True, ResumePolicy): see `resume`.
+    Other options are httpx's. Redirects are followed if `client` does; none carries a body, or headers that may
+    be secret, to another origin.
 
     Raises UnexpectedResponse, ConnectLimitExceeded, FirstByteLimitExceeded; TruncatedStream for a
     connection that ends before its response; httpx's own errors where there is no connection.
     """
     vet_call("stream", client, httpx.AsyncClient, options)
-    state = AnswerState(monotonic(), dialect=dialect, lenient=lenient, limits=limits, max_frame=max_frame)
+    state = AnswerState(
+        monotonic(), dialect=dialect, lenient=lenient, limits=limits, max_frame=max_frame, resume=resume
+    )
     async with AsyncExitStack() as stack:
         if client is None:
             client = await stack.enter_async_context(httpx.AsyncClient(follow_redirects=True))
-        answer = await _open(client, _Exchange(client, state, method, url, options))
+        answer = await _open(client, Exchange(client, state, method, url, options))
         try:
             yield answer
         finally:
             await answer.aclose()
 
 
-async def _open(client: httpx.AsyncClient, exchange: _Exchange) -> Answer:
+async def _send(client: httpx.AsyncClient, exchange: Exchange) -> httpx.Response:
+    response: httpx.Response | None = None
+    with exchange.faults(), exchange.head.scope():
+        response = await client.send(exchange.request, stream=True, auth=exchange.auth, follow_redirects=False)
+    if response is None:
+        raise exchange.state.unanswered()
+    return response
+
+
+async def _open(client: httpx.AsyncClient, exchange: Exchange) -> Answer:
     while True:
-        response: httpx.Response | None = None
-        with exchange.faults(), exchange.head.scope():
-            response = await client.send(exchange.request, stream=True, auth=exchange.auth, follow_redirects=False)
-        if response is None:
-            raise exchange.state.unanswered()
+        response = await _send(client, exchange)
         if exchange.redirected(response):
             await response.aclose()
             continue
-        answer = Answer(exchange, response)
+        answer = Answer(client, exchange, response)
         try:
             if not exchange.opened(response):
                 await answer.read()  # some of it, and raises
@@ -219,11 +158,15 @@ class Answer(_AnswerBase, Iterations):
     TruncatedStream, CorruptStream, StreamGap or FailedStream, whose `received` is the text so far and
     whose `cursor` is the last good one; or LivenessLimitExceeded, StallLimitExceeded, FrameTooLarge;
     or StreamClosed once the context has ended, and for an iteration that lacks what another was handed (an
-    answer is iterated once; `read` gives the whole at any time). `response` is httpx's.
+    answer is iterated once; `read` gives the whole at any time). `response` is httpx's, of the request itself.
     """
 
-    def __init__(self, exchange: _Exchange, response: httpx.Response) -> None:
+    def __init__(self, client: httpx.AsyncClient, exchange: Exchange, response: httpx.Response) -> None:
         super().__init__(exchange, response)
+        self._client = client
+
+    def _take(self, response: httpx.Response) -> None:
+        super()._take(response)
         chunks = response.aiter_raw() if self._raw else response.aiter_bytes()
         self._chunks = cast("AsyncGenerator[bytes, None]", chunks)
 
@@ -236,8 +179,11 @@ class Answer(_AnswerBase, Iterations):
     async def aclose(self) -> None:
         """Close the response; the context does."""
         self._state.close("async with")
+        await self._let_go()
+
+    async def _let_go(self) -> None:
         try:
-            await self.response.aclose()
+            await self._live.aclose()
         finally:
             await self._unwind()
 
@@ -263,11 +209,27 @@ class Answer(_AnswerBase, Iterations):
                 await self._read()
             elif state.needs == "end":
                 await self._read_to_end()
+            elif (attempt := state.attempt) is not None:
+                await self._resume(attempt)
             else:
                 await self.aclose()
                 state.conclude()
                 return None
         return frame
+
+    async def _resume(self, attempt: Attempt) -> None:
+        await self._let_go()
+        await anyio.sleep(attempt.wait)
+        if self._state.attempt is not attempt:
+            return  # closed meanwhile
+        self._exchange.come_back(attempt)
+        try:
+            response = await _send(self._client, self._exchange)
+        except _MISSED as exc:
+            self._state.missed(exc, monotonic())
+        else:
+            self._take(response)
+            self._exchange.came_back(response, monotonic())
 
     async def _read(self) -> None:
         began = monotonic()
@@ -306,29 +268,36 @@ def stream_sync(
     lenient: bool = False,
     limits: ReaderLimits = LIMITS,
     max_frame: int = MAX_FRAME,
+    resume: bool | ResumePolicy | None = None,
     **options: Unpack[RequestOptions],
 ) -> Iterator[SyncAnswer]:
     """`stream` for code without an event loop."""
     vet_call("stream_sync", client, httpx.Client, options)
-    state = AnswerState(monotonic(), dialect=dialect, lenient=lenient, limits=limits, max_frame=max_frame)
+    state = AnswerState(
+        monotonic(), dialect=dialect, lenient=lenient, limits=limits, max_frame=max_frame, resume=resume
+    )
     with ExitStack() as stack:
         if client is None:
             client = stack.enter_context(httpx.Client(follow_redirects=True))
-        answer = _open_sync(client, _Exchange(client, state, method, url, options))
+        answer = _open_sync(client, Exchange(client, state, method, url, options))
         try:
             yield answer
         finally:
             answer.close()
 
 
-def _open_sync(client: httpx.Client, exchange: _Exchange) -> SyncAnswer:
+def _send_sync(client: httpx.Client, exchange: Exchange) -> httpx.Response:
+    with exchange.faults():
+        return client.send(exchange.request, stream=True, auth=exchange.auth, follow_redirects=False)
+
+
+def _open_sync(client: httpx.Client, exchange: Exchange) -> SyncAnswer:
     while True:
-        with exchange.faults():
-            response = client.send(exchange.request, stream=True, auth=exchange.auth, follow_redirects=False)
+        response = _send_sync(client, exchange)
         if exchange.redirected(response):
             response.close()
             continue
-        answer = SyncAnswer(exchange, response)
+        answer = SyncAnswer(client, exchange, response)
         try:
             if not exchange.opened(response):
                 answer.read()  # some of it, and raises
@@ -341,8 +310,12 @@ def _open_sync(client: httpx.Client, exchange: _Exchange) -> SyncAnswer:
 class SyncAnswer(_AnswerBase, SyncIterations):
     """`Answer` without `await`."""
 
-    def __init__(self, exchange: _Exchange, response: httpx.Response) -> None:
+    def __init__(self, client: httpx.Client, exchange: Exchange, response: httpx.Response) -> None:
         super().__init__(exchange, response)
+        self._client = client
+
+    def _take(self, response: httpx.Response) -> None:
+        super()._take(response)
         self._chunks: Iterator[bytes] = response.iter_raw() if self._raw else response.iter_bytes()
 
     def read(self) -> str:
@@ -354,7 +327,7 @@ class SyncAnswer(_AnswerBase, SyncIterations):
     def close(self) -> None:
         """Close the response; the context does."""
         self._state.close("with")
-        self.response.close()
+        self._live.close()
 
     def _next(self, had: int | None = None) -> AnswerFrame | None:
         state = self._state
@@ -363,11 +336,27 @@ class SyncAnswer(_AnswerBase, SyncIterations):
                 self._read()
             elif state.needs == "end":
                 self._read_to_end()
+            elif (attempt := state.attempt) is not None:
+                self._resume(attempt)
             else:
                 self.close()
                 state.conclude()
                 return None
         return frame
+
+    def _resume(self, attempt: Attempt) -> None:
+        self._live.close()
+        sleep(attempt.wait)
+        if self._state.attempt is not attempt:
+            return  # closed meanwhile
+        self._exchange.come_back(attempt)
+        try:
+            response = _send_sync(self._client, self._exchange)
+        except _MISSED as exc:
+            self._state.missed(exc, monotonic())
+        else:
+            self._take(response)
+            self._exchange.came_back(response, monotonic())
 
     def _read(self) -> None:
         began = monotonic()
@@ -386,12 +375,12 @@ class SyncAnswer(_AnswerBase, SyncIterations):
         if self._own_connection:
             # Nothing can interrupt a read, and a generator of httpx's keeps the timeout that it began
             # with: a second one takes the short one. What httpx would have decompressed is skipped.
-            self._head.came(LINGER)
+            self._exchange.head.came(LINGER)
             until = monotonic() + LINGER
-            first, rest = self._chunks, iter(cast("httpx.SyncByteStream", self.response.stream))
+            first, rest = self._chunks, iter(cast("httpx.SyncByteStream", self._live.stream))
             self._chunks = rest if self._raw else (b"" for _ in rest)
             while self._state.needs == "end" and monotonic() < until:
                 self._read()
-            self.response.close()
+            self._live.close()
             del first  # not before: its end would close the connection
         self._state.settle(monotonic())

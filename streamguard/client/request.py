@@ -25,7 +25,16 @@ import attrs
 from streamguard.client.limits import ReaderLimits
 from streamguard.core.arguments import did_you_mean, shown
 
-__all__ = ["HeadLimit", "RequestOptions", "is_safe_header", "same_origin", "vet_call", "why_not_follow"]
+__all__ = [
+    "Address",
+    "HeadLimit",
+    "RequestOptions",
+    "is_safe_header",
+    "same_origin",
+    "stays_in_resume",
+    "vet_call",
+    "why_not_follow",
+]
 
 # What a redirect may carry to another origin. A key may stand in a header of any other name. The
 # length is of a body that is empty: one that is not stays here.
@@ -45,6 +54,9 @@ _SAFE: Final = frozenset(
 )
 
 
+_OF_ONE_REQUEST: Final = frozenset({"cookie", "expect", "idempotency-key", "range", "trailer", "transfer-encoding"})
+
+
 class RequestOptions(TypedDict, total=False):
     """What httpx builds the request from, under its own names; `follow_redirects` is the client's choice if absent."""
 
@@ -60,7 +72,7 @@ class RequestOptions(TypedDict, total=False):
     follow_redirects: bool
 
 
-_OWN: Final = ("client", "dialect", "lenient", "limits", "max_frame")
+_OWN: Final = ("client", "dialect", "lenient", "limits", "max_frame", "resume")
 _HTTPX: Final = tuple(sorted(RequestOptions.__optional_keys__))
 
 # Names that are no options, and what is there instead.
@@ -82,7 +94,7 @@ def vet_call(name: str, client: object, kind: type, options: Mapping[str, Any]) 
             raise TypeError(f"unknown option {option!r}{advice} {known}")
 
 
-class _Url(Protocol):
+class Address(Protocol):
     """An address as httpx gives it: `port` is None for the scheme's own."""
 
     @property
@@ -98,7 +110,14 @@ def is_safe_header(name: str) -> bool:
     return name.lower() in _SAFE
 
 
-def same_origin(a: _Url, b: _Url) -> bool:
+def stays_in_resume(name: str) -> bool:
+    """Whether a header of this name goes along with a resume: not what speaks of the request's body, of another
+    version of its answer, or of the one request that it was. Cookies are chosen anew."""
+    name = name.lower()
+    return not name.startswith(("content-", "if-")) and name not in _OF_ONE_REQUEST
+
+
+def same_origin(a: Address, b: Address) -> bool:
     """Whether what `a` was given may be given to `b`: the same origin, or the same host, now by TLS."""
     upgrade = (a.scheme, b.scheme, a.port, b.port) == ("http", "https", None, None)
     return a.host == b.host and (upgrade or (a.scheme, a.port) == (b.scheme, b.port))

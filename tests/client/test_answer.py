@@ -6,7 +6,8 @@ import attrs
 import httpx
 import pytest
 
-from streamguard.client.answer import MAX_REDIRECTS, MAX_REFUSAL, REQUEST_HEADERS, AnswerState
+from streamguard.client.answer import REQUEST_HEADERS, AnswerState
+from streamguard.client.head import MAX_REDIRECTS, MAX_REFUSAL
 from streamguard.client.limits import ReaderLimits
 from streamguard.core.dialect import OpenAI, Raw, Text
 from streamguard.core.errors import (

@@ -938,6 +938,7 @@ def test_an_endpoint_that_nobody_guarded_is_named_as_that(mode: str) -> None:
         ({"limits": 5}, r"limits is a ReaderLimits, for example ReaderLimits\(first_byte=30\), not 5$"),
         ({"limits": {"stall": 5}}, r"limits is a ReaderLimits, .*, not \{'stall': 5\}$"),
         ({"limits": ReaderLimits}, r"limits is a ReaderLimits, .*, not the class ReaderLimits$"),
+        ({"resume": 3}, r"resume is True, False or ResumePolicy\(attempts=5\), not 3$"),
         ({"max_frame": "1"}, r"max_frame is a whole number of at least 1, not '1'$"),
         ({"dialect": OpenAI}, r"dialect is the class OpenAI: give an instance, OpenAI\(\)$"),
         ({"jsn": {}}, "unknown option 'jsn': did you mean 'json'? "),
@@ -945,7 +946,10 @@ def test_an_endpoint_that_nobody_guarded_is_named_as_that(mode: str) -> None:
         ({"wire": "sse"}, "unknown option 'wire': the server's answer says which carrier it is; "),
         ({"timeout": 5}, r"unknown option 'timeout': write limits=ReaderLimits\(stall=…\); "),
         ({"liveness": 5}, r"unknown option 'liveness': write limits=ReaderLimits\(liveness=…\); "),
-        ({"zzz": 5}, "unknown option 'zzz'; its own are client, dialect, lenient, limits, max_frame; to httpx go "),
+        (
+            {"zzz": 5},
+            "unknown option 'zzz'; its own are client, dialect, lenient, limits, max_frame, resume; to httpx go ",
+        ),
     ],
     ids=lambda value: str(value)[:40],
 )
