@@ -179,6 +179,8 @@ class Reading:
         sink = _Sink(scope, self.receive, send, status, fields)
         # Who verifies knows a cancel from a completion, and its own principal asked for it.
         sink.clean = lambda: agreed.negotiated and stage.status == "cancelled"
+        if self.options.timing.write is not None and scope:
+            say_who_drops(sink.reached, self.options.timing.write)
         driver = self._driver(cursor, stage, sink, started, agreed)
         run = self.guard.runs.get(cursor.sid)
         if run is not None:
@@ -196,8 +198,6 @@ class Reading:
     def _driver(
         self, cursor: Cursor, stage: ReplayStage, sink: _Sink, started: Run | None, agreed: Terms
     ) -> DirectDriver[bytes]:
-        if self.options.timing.write is not None:
-            say_who_drops(sink.reached, self.options.timing.write)
         pages = self.guard.pages(cursor)
         return DirectDriver(
             TokenSource(pages if started is None else _peeked(pages, started, sink)),  # type: ignore[arg-type]

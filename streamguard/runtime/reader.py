@@ -85,14 +85,18 @@ class ReplayStage:
 
     def finish(self, now: float) -> bytes:
         """The pages ended: at the terminal, or because this reader is to go."""
-        return b"" if self.guard.status is not None else self.guard.bye(self.parting)
+        return b"" if self.guard.status is not None else self._bye(self.parting)
 
     def fail(self, failure: Failure, now: float, status: str = "failed") -> bytes:
         """This connection ends, not the stream."""
         if self.guard.status is not None:
             return b""
         self.ending.failure = failure
-        return self.guard.bye("shutdown" if status == "shutdown" else self.parting)
+        return self._bye("shutdown" if status == "shutdown" else self.parting)
+
+    def _bye(self, reason: str) -> bytes:
+        """Once: a driver asks for its last words again as long as there is no status, and a `bye` gives none."""
+        return b"" if self.guard.state == "parted" else self.guard.bye(reason)
 
     @property
     def status(self) -> str | None:
