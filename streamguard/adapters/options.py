@@ -118,8 +118,8 @@ def _policy(instance: object, attribute: attrs.Attribute[Any], value: object) ->
 
 
 def _called(instance: object, attribute: attrs.Attribute[Any], value: object) -> None:
-    if value is not None:
-        require_callable(attribute.name, value)
+    if value is not None and not callable(value):
+        raise TypeError(f"{attribute.name} is a function, not {shown(value)}")
 
 
 def _naming(instance: object, attribute: attrs.Attribute[Any], value: object) -> None:
