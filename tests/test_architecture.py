@@ -12,13 +12,15 @@ from tests.modules import MODULES, PACKAGE, ROOT, Module
 
 ANY = ""  # every module of the package begins with it
 
+_SQLITE = ("threads", "waits", "recent", "book", "kept", "reading", "blocks", "file", "clock")
+
 # What a module may import from the package, by the longest prefix of its name that stands here.
 LAYERS = {
     "core": ("core",),
     "log.base": ("core",),
     "log": ("core", "log.base", "log.kept", "log.waits"),
     **dict.fromkeys(
-        ["log.sqlite", *("log.sqlite_" + part for part in ["threads", "waits", "recent", "book", "reading", "blocks", "file", "clock"])],
+        ["log.sqlite", *(f"log.sqlite_{part}" for part in _SQLITE)],
         ("core", "log", "runtime.wakeup"),  # it is called from threads of its own
     ),
     "observe.hooks": ("core",),

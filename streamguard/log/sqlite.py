@@ -3,7 +3,9 @@
     sqlite          the log: each call handed to a thread, and its outcome awaited
     sqlite_threads  one thread that writes, some that read; group commit; looking for what others wrote
     sqlite_waits    who waits, on which loop, and how they are woken
+    sqlite_recent   the newest frames, for readers in the process that appended them
     sqlite_book     what the writer does in a transaction
+    sqlite_kept     one stream as the writer has it in mind
     sqlite_reading  what is read
     sqlite_blocks   how frames lie in the file
     sqlite_file     the file: where it may lie, how it is opened, what its troubles are called
@@ -22,6 +24,8 @@ import weakref
 from collections.abc import Callable, Sequence
 from typing import Final, TypeVar, get_args
 
+import anyio
+import anyio.lowlevel
 import attrs
 
 from streamguard.core.arguments import require, require_whole_number, shown
@@ -41,6 +45,7 @@ from streamguard.log.sqlite_blocks import padded
 from streamguard.log.sqlite_book import Book
 from streamguard.log.sqlite_file import Durability, LogFile, Opened, refusal
 from streamguard.log.sqlite_reading import digest, read_frames, read_info, read_moved, read_signals, read_state
+from streamguard.log.sqlite_recent import FRESH
 from streamguard.log.sqlite_threads import Threads
 from streamguard.log.sqlite_waits import Call, Waiter, deliver
 
@@ -103,7 +108,7 @@ class SQLiteLog:
     async def take_over(self, sid: str, epoch: int, ttl: float) -> Lease:
         return await self._write(lambda book: book.take_over(sid, epoch, ttl))
 
-    async def signals(self, sid: str, after: int, timeout: float) -> list[Signal]:
+    async def signals(self, sid: str, after: int, timeout: float) -> list[Signal]:  # noqa: ASYNC109  # the contract's
         threads = self._running()
         waiter = Waiter(sid, number=after)
         threads.watch(waiter)
@@ -119,14 +124,21 @@ class SQLiteLog:
     # ---- the readers' side --------------------------------------------------------------------
 
     async def read(self, after: Cursor, *, limit: int = PAGE) -> list[Frame]:
+        frames = self._running().recent.read(after, limit)
+        if frames is not None:
+            await anyio.lowlevel.checkpoint()
+            return frames
         return await self._read(lambda opened: read_frames(opened.connection, after, limit))
 
-    async def wait(self, after: Cursor, timeout: float) -> bool:
+    async def wait(self, after: Cursor, timeout: float) -> bool:  # noqa: ASYNC109  # the contract's
         threads = self._running()
         waiter = Waiter(after.sid, after)
         threads.watch(waiter)  # before the look, so that nothing falls between them
         try:
-            if await self._read(lambda opened: read_moved(opened.connection, after)):
+            moved = threads.recent.moved(after)
+            if moved is None:
+                moved = await self._read(lambda opened: read_moved(opened.connection, after))
+            if moved:
                 return True
             if timeout > 0:
                 await waiter.sleep(timeout)
@@ -158,14 +170,19 @@ class SQLiteLog:
         if sid is None and principal is None:
             raise ValueError("purge(sid=...) or purge(principal=...): without either it would forget everything")
         count = await self._write(lambda book: book.purge(sid, principal))
+        gone = anyio.current_time() + FRESH
         await self._shred()
         if not await self._write(Book.empty_log, alone=True):
             raise LogUnavailable("somebody reads the file, so that the write-ahead log still holds what was purged")
+        await anyio.sleep_until(gone)  # until no process gives out what it has in memory
         return count
 
     async def sweep(self, limit: int = 100) -> int:
         count = await self._write(lambda book: book.sweep(limit))
+        gone = anyio.current_time() + FRESH
         await self._shred()
+        if count:
+            await anyio.sleep_until(gone)
         return count
 
     async def aclose(self) -> None:

@@ -1,8 +1,10 @@
 """How frames, and whatever else holds text, lie in a file: in blocks that own whole pages of it.
 
-SQLite keeps the first 489 bytes of a large row in a page with other rows, and moves them about; the rest goes to pages
-that belong to this row alone, and are overwritten when it is deleted. So a block begins with bytes of no meaning, and
-its length is such that exactly those, and a few numbers of its row, stand among others (file format, section 1.6).
+SQLite keeps the first bytes of a large row in a page with other rows, and moves them about; the rest goes to pages that
+belong to this row alone, and are overwritten when it is deleted. So a block begins with bytes of no meaning, and its
+length is such that exactly those, and a few numbers of its row, stand among others (file format, section 1.6).
+
+Pages are small, because each append writes at least one: the write-ahead log grows by so much for a frame of 20 bytes.
 
 The blocks of a stream are filled one after the other. A frame stands in one of them as
 
@@ -21,11 +23,26 @@ from typing import Final
 from streamguard.core.cursor import Cursor, chain
 from streamguard.core.frame import Frame
 
-__all__ = ["BEGIN", "Damaged", "block_size", "fits", "locate", "pack", "padded", "step", "unpack", "unpadded"]
+__all__ = [
+    "BEGIN",
+    "LONG",
+    "PAGE_SIZE",
+    "Damaged",
+    "block_size",
+    "fits",
+    "locate",
+    "pack",
+    "padded",
+    "step",
+    "unpack",
+    "unpadded",
+]
 
-BEGIN: Final = 489  # bytes at the beginning of a block that stand among other rows
-_FIRST: Final = 4440  # bytes of the smallest block; its row may have 141 more
-_PAGE: Final = 4092  # bytes of each page that it owns
+PAGE_SIZE: Final = 1024  # of the file
+BEGIN: Final = (PAGE_SIZE - 12) * 32 // 255 - 23  # bytes at the beginning of a row that stand among other rows
+_OWN: Final = PAGE_SIZE - 4  # bytes of each page that a row owns
+_BESIDE: Final = 120  # bytes that a row may have beside its block
+LONG: Final = 3000  # bytes that a block holds at least, once a stream has begun
 
 _HEAD: Final = struct.Struct("<IIHBI")
 _LENGTH: Final = struct.Struct("<I")
@@ -38,7 +55,8 @@ class Damaged(Exception):
 
 def block_size(payload: int) -> int:
     """Bytes of a block that holds so many."""
-    return _FIRST + max(0, -(-(payload + BEGIN - _FIRST) // _PAGE)) * _PAGE
+    pages = max(1, -(-(payload + _BESIDE) // _OWN))
+    return BEGIN + pages * _OWN - _BESIDE
 
 
 def padded(payload: bytes) -> bytes:

@@ -11,10 +11,9 @@ A call that is refused raises before it changes anything: it does not fail those
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Sequence
 from typing import Any, Final
-
-import attrs
 
 from streamguard.core.cursor import Cursor, cursor_zero
 from streamguard.core.frame import Frame
@@ -34,56 +33,24 @@ from streamguard.log.base import (
     UnknownStream,
     tail_of,
 )
-from streamguard.log.sqlite_blocks import BEGIN, Damaged, block_size, fits, locate, pack, padded, step
-from streamguard.log.sqlite_file import Opened
-from streamguard.log.sqlite_reading import COLUMNS, block_of, digest, head_of, info_of, require_position
+from streamguard.log.sqlite_blocks import padded
+from streamguard.log.sqlite_file import BUSY, Opened
+from streamguard.log.sqlite_kept import Filling, Kept, fill, remember, trim
+from streamguard.log.sqlite_reading import COLUMNS, digest, head_of, info_of, require_position
+from streamguard.log.sqlite_recent import Recent, Tail
 
-__all__ = ["Book", "Kept"]
+__all__ = ["Book"]
 
-_MOST: Final = 2048  # streams that the writer keeps in mind; each has a block of 4 kB
-_KEPT: Final = 7 / 8  # of `Retention.max_bytes`, after trimming: so that not every further append has to trim
+_MOST: Final = 4096  # streams that the writer keeps in mind, each with a block of 4 kB and its newest frames
 _RELEASES_KEY: Final = ("failed", "cancelled")  # who ended so may ask again under the same idempotency key
 _SLICE: Final = 256  # blocks, about 1 MB, that are deleted in one transaction
-
-
-@attrs.define(eq=False)
-class _Block:
-    """The one that a stream is filling: what it holds, and up to which byte."""
-
-    id: int
-    data: bytearray
-    used: int
-
-
-@attrs.define(eq=False)
-class Kept:
-    """One stream, as it is stored or will be at the end of the transaction."""
-
-    id: int
-    sid: str
-    tail: Cursor
-    first: Cursor
-    epoch: int
-    until: float
-    touched: float
-    cancelled: bool
-    signals: int
-    block: _Block | None = None
-
-    def row(self) -> tuple[Any, ...]:
-        _, seq, offset, crc, status = self.tail
-        _, *first, _ = self.first
-        return (
-            self.id, self.epoch, seq, offset, crc, status, self.until, self.touched,
-            *first, self.cancelled, self.signals,
-        )  # fmt: skip
 
 
 class Book:
     """The writer's connection, and what it knows. For one thread. Every method but `begin`, `commit`, `rollback`,
     `foreign` and `empty_log` is called inside a transaction; its time is `now`."""
 
-    def __init__(self, opened: Opened, retention: Retention) -> None:
+    def __init__(self, opened: Opened, retention: Retention, recent: Recent) -> None:
         self.opened = opened
         self.now = 0.0
         self.moved: set[str] = set()  # streams that this transaction changed, in ways that somebody may wait for
@@ -91,10 +58,12 @@ class Book:
         self._execute = opened.connection.execute
         self._many = opened.connection.executemany
         self._retention = retention
+        self._recent = recent
         self._version = -1
         self._streams: dict[str, Kept] = {}
+        self._doubtful: dict[str, Kept] = {}  # known before somebody else wrote
         self._dirty: dict[int, Kept] = {}
-        self._filled: dict[int, _Block] = {}
+        self._filled: dict[int, Filling] = {}
 
     # ---- transactions -------------------------------------------------------------------------
 
@@ -105,13 +74,15 @@ class Book:
         return self.foreign()
 
     def foreign(self) -> bool:
-        """Whether somebody else has written since the last look; then all that is known must be read again."""
+        """Whether somebody else has written since the last look; then all that is known must be looked at again."""
+        asked = time.monotonic()
         (version,) = self._execute("PRAGMA data_version").fetchone()
-        if version == self._version and len(self._streams) <= _MOST:
-            return False
         changed: bool = version != self._version
-        self._version = version
-        self._streams.clear()
+        if changed or len(self._streams) > _MOST:
+            self._version = version
+            self._recent.clear()
+            self._doubtful, self._streams = self._streams if changed else {}, {}
+        self._recent.asked = asked
         return changed
 
     def flush(self) -> None:
@@ -130,6 +101,9 @@ class Book:
     def rollback(self) -> None:
         """Undo the transaction, if one is open; forget what was known."""
         self._streams.clear()
+        self._doubtful.clear()
+        self._recent.clear()
+        self.ours.clear()
         self._dirty.clear()
         self._filled.clear()
         self.moved.clear()
@@ -137,11 +111,24 @@ class Book:
             self._execute("ROLLBACK")
 
     def take_moved(self) -> dict[str, tuple[Cursor, int] | None]:
-        """What the transaction changed that somebody may wait for: tail and last signal, or None for what is gone."""
+        """What was committed that somebody may wait for: tail and last signal, or None for what is gone.
+
+        Leaves the tails to this process's readers, too.
+        """
         moved: dict[str, tuple[Cursor, int] | None] = {}
         for sid in self.moved:
             kept = self._streams.get(sid)
-            moved[sid] = None if kept is None else (kept.tail, kept.signals)
+            if kept is None:
+                moved[sid] = None
+                self._recent.forget(sid)
+            else:
+                moved[sid] = kept.tail, kept.signals
+                if sid in self.ours:
+                    until = kept.until - self.opened.shift
+                    self._recent.keep(Tail(kept.tail, kept.base, kept.recent.copy(), until))
+                if kept.tail.status is not None:
+                    self.ours.discard(sid)
+                    del self._streams[sid]  # nothing more will be appended
         self.moved.clear()
         return moved
 
@@ -183,21 +170,23 @@ class Book:
             self._changed(kept)
             return tail
         tail = tail_of(after, frames)
-        pieces = [pack(frame) for frame in frames]
         kept.until = self.now + lease.ttl
         self._dirty[kept.id] = kept
-        if pieces:
-            self._fill(kept, frames, pieces)
+        if frames:
+            again = fill(self.opened.connection, kept, frames)
+            if again is not None:
+                self._filled[again.id] = again
+            remember(kept, frames)
             kept.tail = tail
             kept.touched = self.now
             self.moved.add(kept.sid)
             if tail.offset - kept.first.offset > self._retention.max_bytes:
-                self._trim(kept)
+                self.flush()
+                if trim(self.opened.connection, kept, self._retention.max_bytes):
+                    self._changed(kept)
         if checkpoint is not None:
             row = (kept.id, tail.seq, tail.offset, tail.crc, padded(checkpoint))
             self._execute('REPLACE INTO checkpoints (id, seq, "offset", crc, state) VALUES (?, ?, ?, ?, ?)', row)
-        if tail.status is not None:
-            self.ours.discard(kept.sid)
         if tail.status in _RELEASES_KEY:
             self._execute("UPDATE streams SET holds = NULL WHERE id = ?", (kept.id,))
         return tail
@@ -214,7 +203,7 @@ class Book:
         if kept is not None and kept.epoch == lease.epoch:
             kept.until = -math.inf
             self._changed(kept)
-            self.ours.discard(kept.sid)
+            self._left(kept.sid)
 
     def take_over(self, sid: str, epoch: int, ttl: float) -> Lease:
         kept = self._stream(sid)
@@ -275,9 +264,13 @@ class Book:
             self._execute("DELETE FROM doomed WHERE id = ?", row)
         return True
 
-    def empty_log(self) -> bool:
-        """Copy the write-ahead log back and cut it to nothing; False where a reader kept it from that for too long."""
-        busy: int = self._execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()[0]
+    def empty_log(self, patience: float = BUSY) -> bool:
+        """Copy the write-ahead log back and cut it to nothing; False where a reader prevents that for so long."""
+        self._execute(f"PRAGMA busy_timeout = {int(patience * 1000)}")
+        try:
+            busy: int = self._execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()[0]
+        finally:
+            self._execute(f"PRAGMA busy_timeout = {int(BUSY * 1000)}")
         return not busy
 
     def _doom(self, query: str, values: tuple[Any, ...]) -> int:
@@ -287,7 +280,7 @@ class Book:
         self._many("INSERT INTO doomed VALUES (?)", [row[:1] for row in found])
         for _, sid in found:
             self._streams.pop(sid, None)
-            self.ours.discard(sid)
+            self._left(sid)
             self.moved.add(sid)
         return len(found)
 
@@ -296,14 +289,23 @@ class Book:
     def _changed(self, kept: Kept) -> None:
         self._dirty[kept.id] = kept
 
+    def _left(self, sid: str) -> None:
+        """This process does not hold the lease any more."""
+        self.ours.discard(sid)
+        self._recent.forget(sid)
+
     def _find(self, sid: str) -> Kept | None:
         kept = self._streams.get(sid)
         if kept is None:
             row = head_of(self.opened.connection, sid)
             if row is not None:
-                kept = self._streams[sid] = Kept(
+                kept = Kept(
                     row.id, sid, row.tail, row.first, row.epoch, row.until, row.touched, row.cancelled, row.signals
                 )
+                before = self._doubtful.pop(sid, None)
+                if before is not None and before.tail == kept.tail and before.id == kept.id:
+                    kept.block, kept.base, kept.recent = before.block, before.base, before.recent
+                self._streams[sid] = kept
         return kept
 
     def _stream(self, sid: str) -> Kept:
@@ -315,11 +317,12 @@ class Book:
     def _held_by(self, lease: Lease) -> Kept:
         kept = self._find(lease.sid)
         if kept is None or lease.epoch != kept.epoch:
-            self.ours.discard(lease.sid)
+            self._left(lease.sid)
         if kept is None:
             raise UnknownStream(lease.sid)
         if lease.epoch != kept.epoch:
             raise LeaseLost(kept.epoch)
+        self.ours.add(lease.sid)
         return kept
 
     def _require_stored(self, kept: Kept, after: Cursor, frames: Sequence[Frame]) -> None:
@@ -337,65 +340,6 @@ class Book:
         if kept.tail.status is not None:
             raise StreamSealed(kept.tail)
         raise CursorMisfit(kept.tail)
-
-    def _fill(self, kept: Kept, frames: Sequence[Frame], pieces: list[bytes]) -> None:
-        """Put the pieces into the stream's block, and what does not fit into new ones."""
-        block = kept.block
-        if block is None and kept.tail.seq > kept.first.seq:
-            block = kept.block = self._last_block(kept)
-        done = 0
-        if block is not None:
-            done = fits(block.data, block.used, pieces)
-            if done:
-                self._put(block, b"".join(pieces[:done]))
-                self._filled[block.id] = block
-        while done < len(pieces):
-            before = frames[done - 1] if done else kept.tail
-            data = bytearray(block_size(len(pieces[done])))
-            count = fits(data, BEGIN, pieces[done:])
-            block = _Block(0, data, BEGIN)
-            self._put(block, b"".join(pieces[done : done + count]))
-            inserted = self._execute(
-                'INSERT INTO blocks (stream, seq, "offset", crc, data) VALUES (?, ?, ?, ?, ?)',
-                (kept.id, before.seq, before.offset, before.crc, data),
-            )
-            assert inserted.lastrowid is not None
-            block.id = inserted.lastrowid
-            kept.block = block
-            done += count
-
-    def _put(self, block: _Block, content: bytes) -> None:
-        end = block.used + len(content)
-        block.data[block.used : end] = content
-        block.used = end
-
-    def _last_block(self, kept: Kept) -> _Block:
-        tail = kept.tail
-        found = block_of(self.opened.connection, kept.id, kept.sid, tail.seq - 1)
-        used, at = locate(found.data, found.at, tail.seq)
-        if at != tail:
-            raise Damaged
-        return _Block(found.id, bytearray(found.data), used)
-
-    def _trim(self, kept: Kept) -> None:
-        """Move `first` on until what is kept is small enough, or one frame; delete the blocks before it."""
-        self.flush()
-        least = kept.tail.offset - int(self._retention.max_bytes * _KEPT)
-        seq = kept.first.seq
-        # The oldest first: as many are looked at as will be deleted.
-        query = 'SELECT seq, "offset" FROM blocks WHERE stream = ? ORDER BY seq'
-        for begin, offset in self._execute(query, (kept.id,)):
-            if offset > least:
-                break
-            seq = begin
-        found = block_of(self.opened.connection, kept.id, kept.sid, seq)
-        where, at = BEGIN, found.at
-        while at.offset < least and at.seq < kept.tail.seq - 1:
-            where, at = step(found.data, where, at)
-        if at.seq > kept.first.seq:
-            kept.first = at
-            self._execute("DELETE FROM blocks WHERE stream = ? AND seq < ?", (kept.id, found.at.seq))
-            self._changed(kept)
 
 
 _MARKS: Final = ", ".join("?" * len(COLUMNS.split(",")))

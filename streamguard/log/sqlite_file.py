@@ -20,6 +20,7 @@ from typing import Final, Literal
 import attrs
 
 from streamguard.log.base import LogUnavailable
+from streamguard.log.sqlite_blocks import PAGE_SIZE
 from streamguard.log.sqlite_clock import set_clock, uptime
 
 __all__ = ["BUSY", "Durability", "LogFile", "Opened", "file_system", "refusal", "unavailable"]
@@ -27,10 +28,8 @@ __all__ = ["BUSY", "Durability", "LogFile", "Opened", "file_system", "refusal", 
 Durability = Literal["process", "power"]
 
 BUSY: Final = 2.0  # seconds that somebody else may keep the file locked
-PAGE_SIZE: Final = 4096
 _APPLICATION: Final = 0x53474C47  # in the file's header: "SGLG"
 _VERSION: Final = 1
-_CHECKPOINT: Final = 4000  # pages of the write-ahead log, 16 MB, that are copied back at once
 
 _SCHEMA: Final = """
 CREATE TABLE streams (
@@ -163,6 +162,13 @@ class LogFile:
             return (0, 0)
         return (found.st_dev, found.st_ino)
 
+    def ahead(self) -> int:
+        """Bytes of the write-ahead log."""
+        try:
+            return os.stat(self.path + "-wal").st_size
+        except FileNotFoundError:
+            return 0
+
     def _make(self) -> None:
         """An empty file that only its owner may read, unless there is one.
 
@@ -184,8 +190,7 @@ class LogFile:
         execute("PRAGMA secure_delete = ON")
         execute("PRAGMA temp_store = MEMORY")
         execute("PRAGMA cell_size_check = ON")
-        execute(f"PRAGMA wal_autocheckpoint = {_CHECKPOINT}")
-        execute(f"PRAGMA journal_size_limit = {2 * _CHECKPOINT * PAGE_SIZE}")
+        execute("PRAGMA wal_autocheckpoint = 0")  # the writer does it, in a way that readers cannot put off
         execute(f"PRAGMA max_page_count = {max(1, self.max_bytes // PAGE_SIZE)}")
         if version == 0:
             self._create(connection)

@@ -23,6 +23,7 @@ from streamguard.log.sqlite_blocks import Damaged
 from streamguard.log.sqlite_book import Book
 from streamguard.log.sqlite_file import LogFile, Opened, unavailable
 from streamguard.log.sqlite_reading import heads_of
+from streamguard.log.sqlite_recent import Recent
 from streamguard.log.sqlite_waits import Call, Waiter, Waiters, deliver
 
 __all__ = ["Threads"]
@@ -34,6 +35,10 @@ _TOGETHER: Final = 1024  # calls of one transaction
 _READ_TOGETHER: Final = 16  # of one look: others must not wait for many long ones
 _WAITING: Final = 10_000  # calls that may wait for a thread; a file that is locked must not fill the memory
 
+_COPIED: Final = 4 * 1024**2  # bytes of the write-ahead log after which they are copied back
+_EMPTIED: Final = 32 * 1024**2  # bytes of it after which it begins anew
+_GIVES_WAY: Final = 0.05  # seconds that this may wait for readers of other processes
+
 _STOP: Final = object()
 _Queue = SimpleQueue[object]  # of Call; of _STOP; and of None, which only wakes
 
@@ -43,12 +48,15 @@ class Threads:
 
     def __init__(self, file: LogFile, retention: Retention) -> None:
         self.waiters = Waiters()
+        self.recent = Recent()
         self.process = os.getpid()
         self._lock = threading.Lock()
         self._stopped = False
         self._reads: _Queue = SimpleQueue()
-        self._writer = _Writer(file, retention, self.waiters)
+        copier = _Copier(file)
+        self._writer = _Writer(file, retention, self.waiters, self.recent, copier)
         self._threads = [_thread("writer", self._writer.run)]
+        self._threads.append(_thread("copier", copier.run))
         self._threads += [_thread("reader", _Reader(file, self._reads).run) for _ in range(_READERS)]
 
     def write(self, call: Call) -> None:
@@ -181,15 +189,44 @@ class _Reader:
         return None
 
 
-class _Writer:
-    def __init__(self, file: LogFile, retention: Retention, waiters: Waiters) -> None:
+class _Copier:
+    """Copies the write-ahead log back, as far as no reader needs it as it was. Neither waits for the other."""
+
+    def __init__(self, file: LogFile) -> None:
         self.queue: _Queue = SimpleQueue()
+        self._file = file
+
+    def run(self) -> None:
+        opened: Opened | None = None
+        while self.queue.get() is not _STOP:
+            try:
+                if opened is None or opened.file != self._file.identity():
+                    if opened is not None:
+                        opened.close()
+                    opened = self._file.open()
+                opened.connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
+            except Exception:  # whoever appends next is told
+                if opened is not None:
+                    opened.close()
+                opened = None
+        if opened is not None:
+            opened.close()
+
+
+class _Writer:
+    def __init__(
+        self, file: LogFile, retention: Retention, waiters: Waiters, recent: Recent, copier: _Copier
+    ) -> None:
+        self.queue: _Queue = SimpleQueue()
+        self._copier = copier
         self._file = file
         self._retention = retention
         self._waiters = waiters
+        self._recent = recent
         self._pace: float | None = None  # seconds until the next look; None while nobody waits
         self._heard = 0.0  # when something came of a look, or somebody began to wait
         self._ours: set[str] = set()
+        self._copy_at, self._empty_at = _COPIED, _EMPTIED
 
     def hurry(self, sid: str) -> None:
         """Somebody waits for this stream, from now on."""
@@ -205,7 +242,9 @@ class _Writer:
             changed = None  # nobody has looked
             if calls:
                 book, changed = self._serve(book, calls)
+                book = self._keep_short(book)
             book = self._look(book, changed, hurried=hurried)
+        self._copier.queue.put(_STOP)
         if book is not None:
             book.opened.close()
 
@@ -272,6 +311,26 @@ class _Writer:
         deliver([call])
         return book
 
+    def _keep_short(self, book: Book | None) -> Book | None:
+        """Keep the write-ahead log short.
+
+        SQLite would do it by itself, in the middle of an append, which then waits for the disk; and it would not begin
+        the log anew while any reader is at work, which with many is always: the log would grow for ever. So most of it
+        is copied back beside the appends, and what came meanwhile by the writer itself, now and then.
+        """
+        size = self._file.ahead()
+        if size >= self._copy_at:
+            self._copy_at = size + _COPIED
+            self._copier.queue.put(None)
+        if book is None or size < self._empty_at:
+            return book
+        try:
+            emptied = book.empty_log(_GIVES_WAY)
+        except sqlite3.Error as exc:
+            return self._sound(book, exc)
+        self._copy_at, self._empty_at = (_COPIED, _EMPTIED) if emptied else (size + _COPIED, size + _EMPTIED)
+        return book
+
     # ---- the connection -----------------------------------------------------------------------
 
     def _opened(self, book: Book | None) -> Book:
@@ -280,7 +339,8 @@ class _Writer:
             if book.opened.file == self._file.identity():
                 return book
             book.opened.close()
-        book = Book(self._file.open(), self._retention)
+        self._recent.clear()
+        book = Book(self._file.open(), self._retention, self._recent)
         book.ours = self._ours
         return book
 
