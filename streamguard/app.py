@@ -14,7 +14,8 @@ from __future__ import annotations
 
 import inspect
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import aclosing
 from typing import Any, Final, Literal
 
 import anyio
@@ -158,19 +159,16 @@ class StreamGuard:
         if not state.held and not state.sealed:
             await self.lost(state)
 
-    async def pages(self, after: Cursor) -> AsyncIterator[list[Frame]]:
+    async def pages(self, after: Cursor) -> AsyncGenerator[list[Frame], None]:
         """The frames behind a cursor, to the stream's end; while they are read the stream is known to be read."""
-        run = self.runs.get(after.sid)
-        if run is not None:
-            async for page in stored(self.log, after, self.lost):
-                yield page
-            return
+        here = self.runs.get(after.sid) is not None
         told = -_HERE
-        async for page in stored(self.log, after, self.lost):
-            if anyio.current_time() - told >= _HERE:
-                told = anyio.current_time()
-                await self._here(after.sid)
-            yield page
+        async with aclosing(stored(self.log, after, self.lost)) as pages:  # else it is closed at some time
+            async for page in pages:
+                if not here and anyio.current_time() - told >= _HERE:
+                    told = anyio.current_time()
+                    await self._here(after.sid)
+                yield page
 
     async def lost(self, state: StreamState) -> None:
         """Give an end to a stream that nobody generates: it is never left without one."""

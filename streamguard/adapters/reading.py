@@ -7,7 +7,8 @@ to this connection until the stream is over, or this connection is.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable
+from contextlib import aclosing
 from typing import Any, Final
 
 import attrs
@@ -255,14 +256,17 @@ def _own(info: StreamInfo, name: str) -> Any:
     return own.get(name) if isinstance(own, dict) else None
 
 
-async def _peeked(pages: AsyncIterator[list[Frame]], run: Run, sink: _Sink) -> AsyncIterator[list[Frame]]:
+async def _peeked(
+    pages: AsyncGenerator[list[Frame], None], run: Run, sink: _Sink
+) -> AsyncGenerator[list[Frame], None]:
     """The pages; raises what the source raised before its first item, as long as nothing was sent."""
-    async for page in pages:
-        if page[-1].status is not None and not sink.started and not run.producer.items:
-            await run.over.wait()
-            if run.producer.exception is not None and not sink.started:
-                raise run.producer.exception
-        yield page
+    async with aclosing(pages):
+        async for page in pages:
+            if page[-1].status is not None and not sink.started and not run.producer.items:
+                await run.over.wait()
+                if run.producer.exception is not None and not sink.started:
+                    raise run.producer.exception
+            yield page
 
 
 def unavailable(facts: RequestFacts) -> Refusal:

@@ -8,7 +8,7 @@ an abort; the stream lives on, and the reader comes back with its last cursor.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from typing import Any, Final
 
 from streamguard.core.cursor import Cursor
@@ -27,7 +27,7 @@ Orphaned = Callable[[StreamState], Awaitable[None]]
 
 async def stored(
     log: StreamLog, after: Cursor, orphaned: Orphaned, *, look: float = _LOOK
-) -> AsyncIterator[list[Frame]]:
+) -> AsyncGenerator[list[Frame], None]:
     """The frames of a stream behind `after`, in pages, up to its terminal.
 
     `orphaned` is called when nobody generates it any more: it takes the stream over, or seals it. Raises SourceFailed

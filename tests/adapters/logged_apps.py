@@ -41,9 +41,9 @@ __all__ = [
     "wait_until",
 ]
 
-OURS = {"streamguard": "v=1"}
-SSE = {"accept": "text/event-stream"}
-ASKING: dict[str, tuple[str, dict[str, str]]] = {
+OURS: dict[str, Any] = {"streamguard": "v=1"}
+SSE: dict[str, Any] = {"accept": "text/event-stream"}
+ASKING: dict[str, tuple[str, dict[str, Any]]] = {
     "ours": ("GET", OURS),
     "EventSource": ("GET", SSE),
     "SDK": ("POST", {}),
@@ -146,6 +146,12 @@ class Site:
         if installed:
             self.guard.install(self.app, "/streams", by_id=by_id, timing=Timing(linger=0.05))
 
+    async def state(self, sid: str) -> Any:
+        return await self.log.state(sid)
+
+    async def purge(self, sid: str) -> Any:
+        return await self.log.purge(sid=sid)
+
     def idle(self) -> None:
         """Wait until nothing runs and nobody reads, on this side."""
         wait_until(lambda: not len(self.guard.runs) and not len(self.guard.readers))
@@ -187,7 +193,7 @@ def sid_of(response: Response | bytes) -> str:
 
 @contextmanager
 def reading(
-    server: Server, path: str = "/tokens", method: str = "GET", body: bytes = b"", **headers: str
+    server: Server, path: str = "/tokens", method: str = "GET", body: bytes = b"", **headers: Any
 ) -> Iterator[Connection]:
     """A connection that asked for a stream, as one that verifies unless told otherwise."""
     with server.connect() as connection:

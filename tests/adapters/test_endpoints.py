@@ -133,7 +133,7 @@ def test_a_cursor_that_finds_nothing_is_refused_in_its_readers_way(case: str, as
         if case == "unknown":
             cursor = Cursor.parse(UNKNOWN)
         elif case == "purged":
-            assert server.call(lambda: site.log.purge(sid=cursor.sid)) == 1
+            assert server.call(site.purge, cursor.sid) == 1
         elif case == "another's":
             headers = {"user": "bob"}
         elif case == "misfit":
@@ -205,13 +205,14 @@ def test_a_stream_is_read_on_from_a_cursor_and_without_one_from_the_start(how: s
         with reading(server) as cut:
             cut.until(b't2 "')
             at = cursors(cut.received)[1]
-        path, headers = {
+        asked: dict[str, tuple[str, dict[str, Any]]] = {
             "Last-Event-ID": ("/streams", {"last_event_id": str(at)}),
             "?after=": (f"/streams?after={at}", {}),
             "own address": ("/tokens", {"last_event_id": str(at)}),
             "Streamguard-Stream": ("/streams", {"streamguard_stream": at.sid}),
             "in the path": (f"/streams/{at.sid}", {}),
-        }[how]
+        }
+        path, headers = asked[how]
         with reading(server, path, **OURS, **headers, connection="close") as again:
             again.until(b't2 "')
             gate.open()
@@ -349,12 +350,12 @@ def test_a_cancel_ends_a_stream_that_nobody_generates() -> None:
     site = Site("t0 ")
     with serving(site.app) as server:
 
-        async def orphan() -> str:
+        async def orphan() -> Any:
             info = StreamInfo("B" * 22, principal="ann")
             await site.log.release(await site.log.create(info, 60.0))
             return info.sid
 
-        sid = server.call(orphan)
+        sid: Any = server.call(orphan)
         assert exchange(server.connect(), "DELETE", "/streams", streamguard_stream=sid).status == 204
         status = json.loads(exchange(server.connect(), path="/streams/status", streamguard_stream=sid).body)
     assert status["status"] == "cancelled"
