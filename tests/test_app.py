@@ -192,7 +192,7 @@ async def test_what_retention_says_is_forgotten_while_streams_are_started() -> N
 
 
 async def test_the_hook_is_told_of_a_cancel_with_its_reason() -> None:
-    outcomes = []
+    outcomes: list[Any] = []
     guard = a_guard()
     source = Script("a", anyio.Event())
     run = await guard.start(TokenSource(source), principal="ann", on_end=outcomes.append)

@@ -6,7 +6,7 @@ of an endpoint.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any, Final, Literal, TypedDict
 
 import attrs
@@ -146,7 +146,7 @@ class StreamOptions:
     @classmethod
     def split(cls, named: StreamNames) -> tuple[StreamOptions, AnswerOptions]:
         """Both kinds of options, by name. Raises TypeError for a name that is none, ValueError for dialect `text`."""
-        given: Mapping[str, Any] = named
+        given: dict[str, Any] = {**named}
         names = {field.name for field in attrs.fields(cls)}
         answer: Any = {name: value for name, value in given.items() if name not in names}
         options = AnswerOptions.of(None, answer)

@@ -24,7 +24,7 @@ import functools
 import hashlib
 import inspect
 from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Iterable, Mapping
-from typing import Any, Final, TypeVar, overload
+from typing import Any, Final, Generic, TypeVar, overload
 
 import anyio
 import anyio.to_thread
@@ -66,12 +66,13 @@ REQUEST: Final = "streamguard_request"
 RESPONSE: Final = "streamguard_response"
 
 T = TypeVar("T")
+A = TypeVar("A", GuardedAnswer, LoggedAnswer)
 
 
-class _Streaming(Response):
+class _Streaming(Response, Generic[A]):
     """A response whose body is an answer that streams; it can be cancelled, and has its `outcome` at the end."""
 
-    answer: GuardedAnswer | LoggedAnswer
+    answer: A
 
     def init_headers(self, headers: Mapping[str, str] | None = None) -> None:
         """Headers of the caller only: those of the stream are known when the request is."""
@@ -100,7 +101,7 @@ def _require_source(source: Any) -> None:
         raise TypeError(f"a {type(source).__name__} is no source: give the generator that it was given")
 
 
-class GuardedResponse(_Streaming):
+class GuardedResponse(_Streaming[GuardedAnswer]):
     """A Starlette response that streams a source, guarded.
 
         return GuardedResponse(generate(prompt), dialect="openai", flush=EveryTokens(8))
@@ -108,8 +109,6 @@ class GuardedResponse(_Streaming):
     Options are those of AnswerOptions; the response can be cancelled, and has its `outcome` at the end. Raises
     TypeError and ValueError for a source that is none, or is spent, as TokenSource does.
     """
-
-    answer: GuardedAnswer
 
     def __init__(
         self,
@@ -129,13 +128,11 @@ class GuardedResponse(_Streaming):
         self.init_headers(headers)
 
 
-class ResumableResponse(_Streaming):
+class ResumableResponse(_Streaming[LoggedAnswer]):
     """A Starlette response that starts a stream in a guard's log, or goes on reading one; `guard.response` makes it.
 
     Options are those of AnswerOptions and StreamOptions. Raises as GuardedResponse does.
     """
-
-    answer: LoggedAnswer
 
     def __init__(
         self,
@@ -169,7 +166,7 @@ class Guarding:
         """Called before an endpoint that returns its source: what the request may have, where that is known."""
         return None
 
-    def response(self, source: Any, request: Request | None, claim: Claim | None) -> _Streaming:
+    def response(self, source: Any, request: Request | None, claim: Claim | None) -> _Streaming[Any]:
         return GuardedResponse(source, options=self.options)
 
 
@@ -182,10 +179,10 @@ class _Logging(Guarding):
         self.both = options
 
     async def look(self, request: Request | None) -> Claim | None:
-        request = self._require(request)
-        return await make_claim(self.guard, request, request.scope, functools.partial(_body_of, request))
+        asked = self._require(request)
+        return await make_claim(self.guard, asked, asked.scope, functools.partial(_body_of, asked))
 
-    def response(self, source: Any, request: Request | None, claim: Claim | None) -> _Streaming:
+    def response(self, source: Any, request: Request | None, claim: Claim | None) -> _Streaming[Any]:
         return ResumableResponse(self.guard, self._require(request), source, claim=claim, options=self.both)
 
     @staticmethod
@@ -195,7 +192,7 @@ class _Logging(Guarding):
         return request
 
 
-def _dressed(response: _Streaming, request: Request | None, given: Response | None) -> _Streaming:
+def _dressed(response: _Streaming[Any], request: Request | None, given: Response | None) -> _Streaming[Any]:
     """`response` as FastAPI dresses an answer: its route's status, and what was set on the injected response."""
     status = getattr(request.scope.get("route"), "status_code", None) if request is not None else None
     if given is not None:
