@@ -36,7 +36,7 @@ RUN = {
     "chat_app.py", "relay_app.py", "failing_app.py", "early_app.py", "own_server.py", "by_hand.py", "reading.py",
     "metered_app.py", "patient_app.py", "limited_server.py", "thread_app.py", "push_app.py", "queue_source.py",
     "cut_test.py", "disconnect_test.py", "contract_test.py", "decoders_test.py",
-    "converted_app.py", "events_app.py", "limited_reading.py",
+    "converted_app.py", "events_app.py", "limited_reading.py", "resuming.py",
 }  # fmt: skip
 
 
@@ -163,6 +163,12 @@ def test_the_tutorial_ends_as_it_says(tmp_path: Path) -> None:
     assert read.startswith("word-0 ")
     assert "COMPLETE" in read
     assert twice == "word-0 word-1 word-2 word-3 word-4 \nword-0 \n"
+
+
+def test_a_reader_that_resumes_reads_a_stream_that_cannot_be_resumed_too(tmp_path: Path) -> None:
+    with served(tmp_path, "app.py") as url:
+        read = ran(tmp_path, "resuming.py", f"{url}/chat")
+    assert re.search(r"COMPLETE, \d+ frames, crc [0-9a-f]{8}\n$", read)
 
 
 def test_batching_sends_fewer_frames_and_all_the_text(tmp_path: Path) -> None:
