@@ -73,18 +73,7 @@ async def check_log_rule(
     except TimeoutError as exc:
         raise ContractBroken(case.name, rule, f"it took more than {patience:g} s: something was never woken") from exc
     except Exception as exc:
-        broken = _broken_within(exc)
-        if broken is not None:
-            raise broken from exc
+        for inner in getattr(exc, "exceptions", ()):
+            if isinstance(inner, ContractBroken):  # found by a task of a group
+                raise inner from exc
         raise ContractBroken(case.name, rule, f"a call that must succeed raised {exc!r}") from exc
-
-
-def _broken_within(exc: BaseException) -> ContractBroken | None:
-    """The rule that a task of a group found broken."""
-    for inner in getattr(exc, "exceptions", ()):
-        if isinstance(inner, ContractBroken):
-            return inner
-        found = _broken_within(inner)
-        if found is not None:
-            return found
-    return None

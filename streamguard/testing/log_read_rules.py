@@ -203,23 +203,24 @@ async def _left(case: LogCase) -> None:
     lease, tail = await case.started(b"a")
     answers: list[bool] = []
 
-    async def wait(scope: anyio.CancelScope) -> None:
+    async def wait(scope: anyio.CancelScope, after: Cursor) -> None:
         with scope:
-            answers.append(await case.other.wait(tail, LONG))
+            answers.append(await case.other.wait(after, LONG))
 
     for _ in range(2):
         answers.clear()
+        before = tail
         scopes = [anyio.CancelScope() for _ in range(3)]
         async with anyio.create_task_group() as tasks:
             for scope in scopes:
-                tasks.start_soon(wait, scope)
+                tasks.start_soon(wait, scope, before)
             await case.settle()
             scopes[1].cancel()
             await case.settle()
             case.same(answers, [], "what those who wait were told when another one was cancelled")
-            tail_then, tail = tail, await case.log.append(lease, tail, framed(tail, b"b"))
+            tail = await case.log.append(lease, before, framed(before, b"b"))
         case.same(answers, [True, True], "what two were told who waited beside one that was cancelled")
-        case.same(await case.other.wait(tail_then, LONG), True, "wait behind the tail, after a cancelled one")
+        case.same(await case.other.wait(before, LONG), True, "wait behind the tail, after a cancelled one")
 
 
 async def _quiet(case: LogCase) -> None:

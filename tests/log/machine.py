@@ -44,8 +44,8 @@ from streamguard.testing.log_case import at_end, framed
 
 __all__ = ["LogMachine", "Store", "machine_of", "machine_test"]
 
-TTL = 10.0
-RETENTION = Retention(after_end=60.0, unsealed=120.0)
+TTL = 600.0  # longer than any example takes, for stores whose clock is the real one
+RETENTION = Retention(after_end=3600.0, unsealed=7200.0)
 MAX_STREAMS = 4
 
 pieces = st.lists(st.binary(max_size=8), min_size=1, max_size=4)
@@ -53,7 +53,7 @@ words = st.sampled_from(["a", "b"])
 maybe = st.none() | words
 statuses = st.sampled_from([None] * 9 + ["complete", "failed", "cancelled"])  # most streams should live for some steps
 seldom = st.sampled_from([False, False, False, True])
-pauses = st.sampled_from([1.0, TTL - 1, TTL, 45.0, 130.0])
+pauses = st.sampled_from([60.0, TTL - 1, TTL, 3000.0, 7200.0])
 
 
 @attrs.define

@@ -23,6 +23,7 @@ from streamguard.log.base import (
     StreamInfo,
     StreamLog,
     StreamState,
+    UnknownStream,
 )
 from streamguard.log.memory import MemoryLog
 from streamguard.testing.contract import ContractBroken
@@ -420,6 +421,28 @@ class SilentSignals(MemoryLog):
             stream.listeners += asleep
 
 
+class DeafSignals(MemoryLog):
+    """Who listens is not told that the stream is gone."""
+
+    async def signals(self, sid: str, after: int, timeout: float) -> list[Signal]:  # noqa: ASYNC109
+        known = sid in self._streams
+        try:
+            return await super().signals(sid, after, timeout)
+        except UnknownStream:
+            if known:
+                return []
+            raise
+
+
+class OwnErrors(MemoryLog):
+    """Its errors are those of what it is made of."""
+
+    async def state(self, sid: str) -> StreamState:
+        if sid not in self._streams:
+            raise KeyError(sid)
+        return await super().state(sid)
+
+
 class DropsCancels(MemoryLog):
     async def signal(self, sid: str, kind: SignalKind, payload: bytes = b"") -> None:
         await super().signal(sid, kind, payload)
@@ -539,6 +562,8 @@ WRONG: dict[type[MemoryLog], str] = {
     ForgetsCancel: "L7: a cancel is recorded for good",
     SignalsOnce: "signals: numbered, kept, waited for",
     SilentSignals: "signals: numbered, kept, waited for",
+    DeafSignals: "signals: of a stream that is gone",
+    OwnErrors: "L1: an append never creates",
     DropsCancels: "signals: bounded, and a cancel stays",
     Oldest: "find: the newest of a name and a principal",
     Anybodys: "find: the newest of a name and a principal",

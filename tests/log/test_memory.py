@@ -109,6 +109,15 @@ async def test_bytes_are_made_room_for_by_sealed_streams_then_new_ones_are_refus
     assert await kept(log, tail) == [False]
 
 
+async def test_a_last_frame_is_not_trimmed_whatever_its_size() -> None:
+    log = MemoryLog(Retention(max_bytes=1_000))
+    lease, zero = await start(log)
+    frames = framed(zero, b"x" * 2_000)
+    await log.append(lease, zero, frames)
+    assert await log.read(zero) == frames
+    assert (await log.state(lease.sid)).first == zero
+
+
 async def test_a_stream_that_just_ended_is_there_for_its_readers_whatever_its_size() -> None:
     log = MemoryLog(max_bytes=10_000)
     tail = await ended(log, b"x" * 20_000)
