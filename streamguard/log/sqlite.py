@@ -43,7 +43,7 @@ from streamguard.log.base import (
 )
 from streamguard.log.sqlite_blocks import padded
 from streamguard.log.sqlite_book import Book
-from streamguard.log.sqlite_file import Durability, LogFile, Opened, refusal
+from streamguard.log.sqlite_file import BUSY, Durability, LogFile, Opened, refusal
 from streamguard.log.sqlite_reading import digest, read_frames, read_info, read_moved, read_signals, read_state
 from streamguard.log.sqlite_recent import FRESH
 from streamguard.log.sqlite_threads import Threads
@@ -172,8 +172,10 @@ class SQLiteLog:
         count = await self._write(lambda book: book.purge(sid, principal))
         gone = anyio.current_time() + FRESH
         await self._shred()
-        if not await self._write(Book.empty_log, alone=True):
-            raise LogUnavailable("somebody reads the file, so that the write-ahead log still holds what was purged")
+        while not await self._write(Book.empty_log, alone=True):
+            if anyio.current_time() > gone + BUSY:
+                raise LogUnavailable("somebody reads the file, so that the write-ahead log still holds what was purged")
+            await anyio.sleep(FRESH)
         await anyio.sleep_until(gone)  # until no process gives out what it has in memory
         return count
 

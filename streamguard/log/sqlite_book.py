@@ -43,6 +43,7 @@ __all__ = ["Book"]
 
 _MOST: Final = 4096  # streams that the writer keeps in mind, each with a block of 4 kB and its newest frames
 _RELEASES_KEY: Final = ("failed", "cancelled")  # who ended so may ask again under the same idempotency key
+_GIVES_WAY: Final = 0.05  # seconds that appends may wait while the write-ahead log is emptied beside readers
 _SLICE: Final = 256  # blocks, about 1 MB, that are deleted in one transaction
 
 
@@ -264,9 +265,9 @@ class Book:
             self._execute("DELETE FROM doomed WHERE id = ?", row)
         return True
 
-    def empty_log(self, patience: float = BUSY) -> bool:
-        """Copy the write-ahead log back and cut it to nothing; False where a reader prevents that for so long."""
-        self._execute(f"PRAGMA busy_timeout = {int(patience * 1000)}")
+    def empty_log(self) -> bool:
+        """Copy the write-ahead log back and cut it to nothing; False where somebody reads or copies it meanwhile."""
+        self._execute(f"PRAGMA busy_timeout = {int(_GIVES_WAY * 1000)}")
         try:
             busy: int = self._execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()[0]
         finally:

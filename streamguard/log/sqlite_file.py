@@ -19,9 +19,9 @@ from typing import Final, Literal
 
 import attrs
 
+from streamguard.log import sqlite_clock as clock
 from streamguard.log.base import LogUnavailable
 from streamguard.log.sqlite_blocks import PAGE_SIZE
-from streamguard.log.sqlite_clock import set_clock, uptime
 
 __all__ = ["BUSY", "Durability", "LogFile", "Opened", "file_system", "refusal", "unavailable"]
 
@@ -126,7 +126,7 @@ class Opened:
 
     def now(self) -> float:
         """Seconds on the file's clock."""
-        return uptime() + self.shift
+        return clock.uptime() + self.shift
 
     def close(self) -> None:
         try:
@@ -149,7 +149,7 @@ class LogFile:
         connection = sqlite3.connect(self.path, timeout=BUSY, isolation_level=None)
         try:
             self._prepare(connection)
-            return Opened(connection, self.identity(), set_clock(connection))
+            return Opened(connection, self.identity(), clock.set_clock(connection))
         except BaseException:
             connection.close()
             raise

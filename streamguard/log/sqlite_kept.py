@@ -96,7 +96,7 @@ def fill(connection: sqlite3.Connection, kept: Kept, frames: Sequence[Frame]) ->
 
 
 def trim(connection: sqlite3.Connection, kept: Kept, max_bytes: int) -> bool:
-    """Move `first` on until what is kept is small enough, or one frame; delete the blocks before it. Whether it moved."""
+    """Move `first` on until what is kept is small enough, or one frame, and delete what is before. Whether it moved."""
     least = kept.tail.offset - int(max_bytes * _KEPT)
     seq = kept.first.seq
     # The oldest first: as many are looked at as will be deleted.

@@ -16,7 +16,7 @@ from typing import Final, NamedTuple
 
 from streamguard.core.cursor import Cursor
 from streamguard.core.frame import Frame
-from streamguard.log.sqlite_clock import uptime
+from streamguard.log import sqlite_clock as clock
 
 __all__ = ["FRESH", "Recent", "Tail"]
 
@@ -79,6 +79,6 @@ class Recent:
 
     def _found(self, sid: str) -> Tail | None:
         found = self._tails.get(sid)
-        if found is None or time.monotonic() - self.asked >= FRESH or uptime() >= found.until:
+        if found is None or time.monotonic() - self.asked >= FRESH or clock.uptime() >= found.until:
             return None
         return found

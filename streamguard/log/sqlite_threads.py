@@ -21,7 +21,7 @@ from typing import Final
 from streamguard.log.base import LogError, LogUnavailable, Retention
 from streamguard.log.sqlite_blocks import Damaged
 from streamguard.log.sqlite_book import Book
-from streamguard.log.sqlite_file import LogFile, Opened, unavailable
+from streamguard.log.sqlite_file import BUSY, LogFile, Opened, unavailable
 from streamguard.log.sqlite_reading import heads_of
 from streamguard.log.sqlite_recent import Recent
 from streamguard.log.sqlite_waits import Call, Waiter, Waiters, deliver
@@ -37,7 +37,6 @@ _WAITING: Final = 10_000  # calls that may wait for a thread; a file that is loc
 
 _COPIED: Final = 4 * 1024**2  # bytes of the write-ahead log after which they are copied back
 _EMPTIED: Final = 32 * 1024**2  # bytes of it after which it begins anew
-_GIVES_WAY: Final = 0.05  # seconds that this may wait for readers of other processes
 
 _STOP: Final = object()
 _Queue = SimpleQueue[object]  # of Call; of _STOP; and of None, which only wakes
@@ -190,21 +189,23 @@ class _Reader:
 
 
 class _Copier:
-    """Copies the write-ahead log back, as far as no reader needs it as it was. Neither waits for the other."""
+    """Copies the write-ahead log back, as far as no reader needs it as it was. Nobody waits for it."""
 
     def __init__(self, file: LogFile) -> None:
         self.queue: _Queue = SimpleQueue()
+        self.at_work = threading.Lock()  # SQLite lets one copy, and refuses the other
         self._file = file
 
     def run(self) -> None:
         opened: Opened | None = None
-        while self.queue.get() is not _STOP:
+        while not _gather(self.queue, 1, None)[2]:  # however often it was called meanwhile
             try:
                 if opened is None or opened.file != self._file.identity():
                     if opened is not None:
                         opened.close()
                     opened = self._file.open()
-                opened.connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
+                with self.at_work:
+                    opened.connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
             except Exception:  # whoever appends next is told
                 if opened is not None:
                     opened.close()
@@ -319,15 +320,21 @@ class _Writer:
         is copied back beside the appends, and what came meanwhile by the writer itself, now and then.
         """
         size = self._file.ahead()
-        if size >= self._copy_at:
-            self._copy_at = size + _COPIED
-            self._copier.queue.put(None)
         if book is None or size < self._empty_at:
+            if size >= self._copy_at:
+                self._copy_at = size + _COPIED
+                self._copier.queue.put(None)
+            return book
+        # A disk that is slower than the appends: these wait for it, in the end.
+        patience = 0.0 if size < 2 * self._empty_at else BUSY
+        if not self._copier.at_work.acquire(timeout=patience):
             return book
         try:
-            emptied = book.empty_log(_GIVES_WAY)
+            emptied = book.empty_log()
         except sqlite3.Error as exc:
             return self._sound(book, exc)
+        finally:
+            self._copier.at_work.release()
         self._copy_at, self._empty_at = (_COPIED, _EMPTIED) if emptied else (size + _COPIED, size + _EMPTIED)
         return book
 

@@ -1,19 +1,67 @@
-"""SQLiteLog: the contract, several processes on one file, and a file in trouble."""
+"""SQLiteLog: the contract, the model, what lies in the file, and what the log does with a clock, a fork, a thread."""
 
 from __future__ import annotations
 
+import asyncio
 import itertools
+import os
+import shutil
+import sqlite3
+import stat
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
+import anyio
+import anyio.lowlevel
 import pytest
 
-from streamguard.log.base import Retention, StreamLog
+from streamguard.core.cursor import Cursor, cursor_zero, new_sid
+from streamguard.log import sqlite_clock
+from streamguard.log.base import LeaseLost, LogUnavailable, Retention, StreamInfo, StreamLog, UnknownStream
 from streamguard.log.sqlite import SQLiteLog
+from streamguard.log.sqlite_blocks import locate
+from streamguard.log.sqlite_file import file_system, refusal
+from streamguard.log.sqlite_reading import block_of, head_of
+from streamguard.testing.log_case import framed
 from streamguard.testing.log_contract import LOG_RULES, check_log_rule
+from tests.log.machine import Store, machine_test
+from tests.modules import ROOT
 
-pytestmark = pytest.mark.anyio
+TTL = 60.0
 
 
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "streams.db"
+
+
+@pytest.fixture
+async def log(path: Path) -> AsyncIterator[SQLiteLog]:
+    log = SQLiteLog(path)
+    yield log
+    await log.aclose()
+
+
+class Machine:
+    """One whose clock a test sets: seconds since it started, and the name of the start."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.passed = 0.0
+        self.start = "first"
+        uptime = sqlite_clock.uptime
+        monkeypatch.setattr(sqlite_clock, "uptime", lambda: uptime() + self.passed)
+        monkeypatch.setattr(sqlite_clock, "start", lambda: self.start)
+
+
+# ---- the contract and the model -------------------------------------------------------------------
+
+
+@pytest.mark.anyio
 @pytest.mark.parametrize("shared", [False, True], ids=["one log", "two logs on one file"])
 @pytest.mark.parametrize("rule", LOG_RULES)
 async def test_a_log_in_a_file_keeps_every_rule(rule: str, shared: bool, tmp_path: Path) -> None:
@@ -24,3 +72,421 @@ async def test_a_log_in_a_file_keeps_every_rule(rule: str, shared: bool, tmp_pat
         return SQLiteLog(tmp_path / name, retention=retention)
 
     await check_log_rule(rule, factory, shared=shared)
+
+
+def lose(path: Path, sid: str, count: int) -> None:
+    """As a disk does that lost its last writes, and forgot to say so."""
+    connection = sqlite3.connect(path, isolation_level=None)
+    connection.execute("BEGIN IMMEDIATE")
+    head = head_of(connection, sid)
+    assert head is not None
+    seq = head.tail.seq - count
+    block = block_of(connection, head.id, sid, seq)
+    used, at = locate(block.data, block.at, seq)
+    connection.execute("DELETE FROM blocks WHERE stream = ? AND seq >= ?", (head.id, max(seq, 1)))
+    if at.seq > block.at.seq:
+        kept = block.data[:used].ljust(len(block.data), b"\0")
+        connection.execute("UPDATE blocks SET data = ? WHERE id = ?", (kept, block.id))
+    else:
+        connection.execute("DELETE FROM blocks WHERE id = ?", (block.id,))
+    connection.execute('UPDATE tails SET seq = ?, "offset" = ?, crc = ? WHERE id = ?', (*at[1:4], head.id))
+    connection.execute("DELETE FROM checkpoints WHERE id = ?", (head.id,))
+    connection.execute("COMMIT")
+    connection.close()
+
+
+def store() -> Store:
+    folder = Path(tempfile.mkdtemp())
+    monkeypatch = pytest.MonkeyPatch()
+    machine = Machine(monkeypatch)
+
+    def advance(seconds: float) -> None:
+        machine.passed += seconds
+
+    def remove() -> None:
+        monkeypatch.undo()
+        shutil.rmtree(folder)
+
+    path = folder / "streams.db"
+    return Store(
+        lambda retention: SQLiteLog(path, retention=retention),
+        advance,
+        lambda log, sid, count: lose(path, sid, count),
+        persistent=True,
+        remove=remove,
+    )
+
+
+TestSQLiteLog = machine_test(store, max_examples=20)
+
+
+# ---- where a log may lie --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("path", ["", ":memory:", "file:x.db?mode=memory"])
+def test_a_path_in_memory_is_refused(path: str) -> None:
+    with pytest.raises(ValueError, match=r"MemoryLog\(\)"):
+        SQLiteLog(path)
+
+
+def test_wrong_arguments_are_refused_where_they_are_written(path: Path) -> None:
+    with pytest.raises(ValueError, match="durability must be one of"):
+        SQLiteLog(path, durability="always")  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="retention"):
+        SQLiteLog(path, retention=60)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="max_bytes"):
+        SQLiteLog(path, max_bytes=0)
+    with pytest.raises(TypeError, match="path"):
+        SQLiteLog(b"streams.db")  # type: ignore[arg-type]
+
+
+MOUNTS = """\
+22 1 254:0 / / rw,relatime shared:1 - ext4 /dev/root rw
+30 22 0:30 / /srv/nfs rw,relatime shared:2 - nfs4 server:/export rw,vers=4.2
+31 30 8:1 / /srv/nfs/local rw,relatime shared:3 - xfs /dev/sda1 rw
+32 22 0:32 / /mnt/my\\040share rw - cifs //server/share rw
+33 22 0:33 / /home/me/remote rw - fuse.sshfs me@server: rw
+34 22 0:34 / /home/me/merged rw - fuse.mergerfs a:b rw
+35 22 0:35 / /over rw - tmpfs tmpfs rw
+36 35 0:36 / /over rw - nfs server:/x rw
+not a line of it
+"""
+
+
+@pytest.mark.parametrize(
+    ("path", "kind"),
+    [
+        ("/var/lib/streams.db", "ext4"),
+        ("/srv/nfs/streams.db", "nfs4"),
+        ("/srv/nfs/local/streams.db", "xfs"),
+        ("/srv/nfs2/streams.db", "ext4"),
+        ("/mnt/my share/streams.db", "cifs"),
+        ("/home/me/remote/a/streams.db", "fuse.sshfs"),
+        ("/over/streams.db", "nfs"),
+    ],
+)
+def test_the_file_system_of_a_path_is_that_of_the_nearest_mount(path: str, kind: str) -> None:
+    assert file_system(path, MOUNTS) == kind
+
+
+@pytest.mark.parametrize("kind", ["nfs", "nfs4", "cifs", "smb3", "9p", "fuse.sshfs", "fuse.s3fs"])
+def test_a_network_file_system_is_refused_with_what_to_do(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mounts = f"22 1 0:1 / / rw - {kind} somewhere rw"
+    monkeypatch.setattr(Path, "read_text", lambda *_, **__: mounts)
+    with pytest.raises(ValueError, match="put the log on a local disk, or use RedisLog"):
+        SQLiteLog(tmp_path / "streams.db")
+
+
+@pytest.mark.parametrize("kind", ["ext4", "xfs", "btrfs", "overlay", "tmpfs", "fuse.mergerfs", "fuseblk"])
+def test_a_local_file_system_is_not_refused(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Path, "read_text", lambda *_, **__: f"22 1 0:1 / / rw - {kind} somewhere rw")
+    assert refusal("/var/lib/streams.db") is None
+
+
+@pytest.mark.anyio
+async def test_only_the_owner_may_read_the_files(log: SQLiteLog, path: Path) -> None:
+    before = os.umask(0)
+    try:
+        await log.create(StreamInfo(new_sid()), TTL)
+        await log.find("nothing", None)
+        modes = {name: stat.S_IMODE(os.stat(path.parent / name).st_mode) for name in os.listdir(path.parent)}
+    finally:
+        os.umask(before)
+    assert modes == {"streams.db": 0o600, "streams.db-wal": 0o600, "streams.db-shm": 0o600}
+
+
+# ---- what is purged -------------------------------------------------------------------------------
+
+
+def found_in(folder: Path, text: bytes) -> dict[str, int]:
+    return {file.name: count for file in folder.iterdir() if (count := file.read_bytes().count(text))}
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("size", [1, 12, 150, 900])
+async def test_a_purge_leaves_no_byte_of_a_text_among_those_of_others(size: int, log: SQLiteLog, path: Path) -> None:
+    """Streams that grow side by side: their rows are moved from page to page of the file's tables."""
+    mine, theirs = b"<MINE>", b"<ELSE>"
+    leases = {}
+    for number in range(24):
+        word = (mine if number % 2 else theirs).decode()
+        info = StreamInfo(
+            new_sid(), principal=word if number % 4 > 1 else f"p{word}", name=word, key=f"{word} {number}",
+            fingerprint=word, options={"prompt": word * size},
+        )  # fmt: skip
+        leases[await log.create(info, TTL)] = cursor_zero(info.sid)
+    for step in range(12):
+        for number, lease in enumerate(leases):
+            text = mine if number % 2 else theirs
+            frames = framed(leases[lease], *[text * size] * (1 + (number + step) % 3), name=text.decode())
+            leases[lease] = await log.append(lease, leases[lease], frames, checkpoint=text * (size + step))
+    assert found_in(path.parent, mine)
+
+    count = await log.purge(principal=mine.decode()) + await log.purge(principal="p" + mine.decode())
+    assert count == 12
+    assert found_in(path.parent, mine) == {}
+    for number, (lease, tail) in enumerate(leases.items()):
+        if number % 2:
+            with pytest.raises(UnknownStream):
+                await log.state(lease.sid)
+        else:
+            frames = await log.read(cursor_zero(lease.sid))
+            assert {frame.data for frame in frames} == {theirs * size}
+            assert frames[-1].crc == tail.crc
+
+
+@pytest.mark.anyio
+async def test_a_purge_that_a_long_read_hinders_says_so_and_is_repeated(log: SQLiteLog, path: Path) -> None:
+    lease = await log.create(StreamInfo(new_sid(), options={"prompt": "<MINE>"}), TTL)
+    reading = sqlite3.connect(path, isolation_level=None)
+    reading.execute("BEGIN")
+    reading.execute("SELECT count(*) FROM streams").fetchone()
+    with pytest.raises(LogUnavailable, match="somebody reads the file"):
+        await log.purge(sid=lease.sid)
+    with pytest.raises(UnknownStream):
+        await log.state(lease.sid)
+    reading.execute("COMMIT")
+    reading.close()
+    assert await log.purge(sid=lease.sid) == 0
+    assert found_in(path.parent, b"<MINE>") == {}
+
+
+@pytest.mark.anyio
+async def test_what_a_purge_left_undone_is_done_by_the_next_sweep(log: SQLiteLog, path: Path) -> None:
+    lease = await log.create(StreamInfo(new_sid()), TTL)
+    zero = cursor_zero(lease.sid)
+    await log.append(lease, zero, framed(zero, *[b"<MINE>" * 500] * 40))
+    await log._write(lambda book: book.purge(lease.sid, None))  # and then the process was killed
+    assert await log.sweep() == 0
+    await log.aclose()
+    assert found_in(path.parent, b"<MINE>") == {}
+
+
+# ---- its clock ------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def machine(monkeypatch: pytest.MonkeyPatch) -> Machine:
+    return Machine(monkeypatch)
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("jump", [86400.0, -86400.0])
+async def test_a_jump_of_the_wall_clock_ends_no_lease_and_ages_no_stream(
+    jump: float, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, wall = SQLiteLog(path), time.time
+    lease = await first.create(StreamInfo(new_sid()), TTL)
+    monkeypatch.setattr(time, "time", lambda: wall() + jump)
+    second = SQLiteLog(path)  # another process, which starts after the jump
+    for log in (first, second):
+        state = await log.state(lease.sid)
+        assert state.held
+        assert 0 <= state.age < TTL
+        assert await log.sweep() == 0
+        await log.aclose()
+
+
+@pytest.mark.anyio
+async def test_a_restart_of_the_machine_ends_the_leases_and_streams_keep_their_age(
+    path: Path, machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log, wall = SQLiteLog(path), time.time
+    lease = await log.create(StreamInfo(new_sid()), 10 * TTL)
+    await log.aclose()
+    machine.start, machine.passed = "second", machine.passed - sqlite_clock.uptime()
+    monkeypatch.setattr(time, "time", lambda: wall() + 100)
+    log = SQLiteLog(path)
+    state = await log.state(lease.sid)
+    assert not state.held
+    assert 100 <= state.age < 100 + TTL
+    assert (await log.take_over(lease.sid, 1, TTL)).epoch == 2
+    zero = cursor_zero(lease.sid)
+    with pytest.raises(LeaseLost):
+        await log.append(lease, zero, framed(zero, b"a"))
+    await log.aclose()
+
+
+@pytest.mark.anyio
+async def test_where_starts_have_no_name_a_clock_that_went_back_tells_of_one(path: Path, machine: Machine) -> None:
+    machine.start = ""
+    log = SQLiteLog(path)
+    lease = await log.create(StreamInfo(new_sid()), 10 * TTL)
+    await log.aclose()
+    again = SQLiteLog(path)
+    assert (await again.state(lease.sid)).held
+    await again.aclose()
+    machine.passed -= 100.0
+    after = SQLiteLog(path)
+    assert not (await after.state(lease.sid)).held
+    await after.aclose()
+
+
+async def until(fact: Callable[[], bool]) -> None:
+    """Wait for another thread."""
+    with anyio.fail_after(10):
+        while not fact():  # noqa: ASYNC110  # no event of this loop's
+            await anyio.sleep(0.01)
+
+
+# ---- threads, loops, forks ------------------------------------------------------------------------
+
+
+@pytest.mark.anyio
+async def test_the_file_is_never_touched_on_the_event_loop(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    used: set[int] = set()
+
+    class Connection(sqlite3.Connection):
+        def execute(self, *arguments: object) -> sqlite3.Cursor:
+            used.add(threading.get_ident())
+            return super().execute(*arguments)  # type: ignore[arg-type]
+
+    connect = sqlite3.connect
+    monkeypatch.setattr(
+        sqlite3, "connect", lambda *args, **kwargs: connect(*args, factory=Connection, **kwargs)
+    )
+    log = SQLiteLog(path)
+    await check_log_rule("L2: many streams at once, each whole and in order", lambda _: log)
+    assert used
+    assert threading.get_ident() not in used
+
+
+def test_loops_of_several_threads_may_use_one_log(path: Path) -> None:
+    log = SQLiteLog(path)
+    sid = new_sid()
+    zero = cursor_zero(sid)
+    created = threading.Event()
+    read: list[bytes] = []
+
+    async def write() -> None:
+        lease = await log.create(StreamInfo(sid), TTL)
+        created.set()
+        tail = zero
+        for number in range(50):
+            status = "complete" if number == 49 else None
+            tail = await log.append(lease, tail, framed(tail, b"%d" % number, status=status))
+
+    async def reader() -> None:
+        after = zero
+        while after.status is None:
+            await log.wait(after, TTL)
+            for frame in await log.read(after):
+                read.append(frame.data)
+                after = Cursor(sid, frame.seq, frame.offset, frame.crc, frame.status)
+
+    writing = threading.Thread(target=anyio.run, args=(write,))
+    writing.start()
+    assert created.wait(10)
+    anyio.run(reader, backend="trio")
+    writing.join()
+    asyncio.run(log.aclose())
+    assert read == [b"%d" % number for number in range(50)]
+
+
+@pytest.mark.anyio
+async def test_nobody_looks_for_what_others_write_while_nobody_waits(log: SQLiteLog) -> None:
+    lease = await log.create(StreamInfo(new_sid()), TTL)
+    assert log._threads is not None
+    writer = log._threads._writer
+    assert writer._pace is None
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(log.wait, cursor_zero(lease.sid), TTL)
+        await until(lambda: writer._pace is not None)
+        tasks.cancel_scope.cancel()
+    await until(lambda: writer._pace is None)
+
+
+@pytest.mark.anyio
+async def test_a_log_that_is_forgotten_leaves_no_thread(path: Path) -> None:
+    def running() -> list[threading.Thread]:
+        return [thread for thread in threading.enumerate() if thread.name.startswith("streamguard-log")]
+
+    log = SQLiteLog(path)
+    await log.create(StreamInfo(new_sid()), TTL)
+    threads = running()
+    assert threads
+    del log
+    for thread in threads:
+        thread.join(10)
+    assert running() == []
+
+
+@pytest.mark.anyio
+async def test_a_closed_log_is_unavailable_and_wakes_those_who_wait(path: Path) -> None:
+    log = SQLiteLog(path)
+    lease = await log.create(StreamInfo(new_sid()), TTL)
+    zero = cursor_zero(lease.sid)
+    with anyio.fail_after(10):
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(log.wait, zero, TTL)
+            await anyio.sleep(0.01)
+            await log.aclose()
+    for call in (log.read(zero), log.append(lease, zero, framed(zero, b"a")), log.wait(zero, 1.0)):
+        with pytest.raises(LogUnavailable, match="closed"):
+            await call
+    await log.aclose()
+    again = SQLiteLog(path)
+    assert (await again.state(lease.sid)).tail == zero
+    await again.aclose()
+
+
+FORK = """
+import asyncio, os, sys, warnings
+from streamguard.core.cursor import new_sid
+from streamguard.log.base import StreamInfo
+from streamguard.log.sqlite import SQLiteLog
+
+warnings.simplefilter("ignore", DeprecationWarning)  # of forking beside threads, which is what is tried
+used, unused = SQLiteLog(sys.argv[1]), SQLiteLog(sys.argv[2])
+lease = asyncio.run(used.create(StreamInfo(new_sid()), 60.0))
+child = os.fork()
+if child == 0:
+    for log in (used, unused):
+        try:
+            asyncio.run(log.create(StreamInfo(new_sid()), 60.0))
+            print("made", flush=True)
+        except RuntimeError as exc:
+            print("refused", "after the fork" in str(exc), flush=True)
+    asyncio.run(used.aclose())
+    asyncio.run(unused.aclose())
+    del log, used, unused
+    sys.exit(0)
+os.waitpid(child, 0)
+asyncio.run(used.renew(lease))
+print("renewed", os.path.exists(sys.argv[1] + "-wal"))
+asyncio.run(used.aclose())
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
+def test_a_forked_child_is_refused_a_log_that_was_used_and_makes_use_of_another(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", FORK, str(tmp_path / "used.db"), str(tmp_path / "unused.db")]
+    found = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60)
+    assert found.stdout.splitlines() == ["refused True", "made", "renewed True"], found.stderr
+
+
+@pytest.mark.anyio
+async def test_the_write_ahead_log_stays_short_though_somebody_always_reads(
+    log: SQLiteLog, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("streamguard.log.sqlite_threads._COPIED", 100_000)
+    monkeypatch.setattr("streamguard.log.sqlite_threads._EMPTIED", 400_000)
+    lease = await log.create(StreamInfo(new_sid()), TTL)
+    tail = zero = cursor_zero(lease.sid)
+    longest = 0
+
+    async def read() -> None:
+        while True:
+            await log._read(lambda opened: opened.connection.execute("SELECT count(*) FROM blocks").fetchone())
+
+    async with anyio.create_task_group() as tasks:
+        for _ in range(3):
+            tasks.start_soon(read)
+        for _ in range(400):
+            tail = await log.append(lease, tail, framed(tail, b"x" * 5000))
+            longest = max(longest, os.stat(f"{path}-wal").st_size)
+        tasks.cancel_scope.cancel()
+    assert 100_000 < longest < 1_000_000, "2 MB were written"
+    assert len(await log.read(zero, limit=1000)) == 400
