@@ -36,6 +36,7 @@ RUN = {
     "chat_app.py", "relay_app.py", "failing_app.py", "early_app.py", "own_server.py", "by_hand.py", "reading.py",
     "metered_app.py", "patient_app.py", "limited_server.py", "thread_app.py", "push_app.py", "queue_source.py",
     "cut_test.py", "disconnect_test.py", "contract_test.py", "decoders_test.py",
+    "lasting_app.py", "cut_and_back.py", "surviving_reader.py", "saved_app.py",
     "converted_app.py", "events_app.py", "limited_reading.py", "resuming.py",
 }  # fmt: skip
 
@@ -293,3 +294,24 @@ def test_the_reference_names_everything_public() -> None:
     page = (ROOT / "docs/reference/errors.md").read_text(encoding="utf-8")
     helpers = {"Failure", "failure_from"}
     assert [name for name in errors.__all__ if name not in page and name not in helpers] == []
+
+
+def test_a_stream_survives_as_the_tutorial_says(tmp_path: Path) -> None:
+    words = "".join(f"word-{number} " for number in range(20))
+    with served(tmp_path, "lasting_app.py") as url:
+        back = ran(tmp_path, "cut_and_back.py", url)
+        read = ran(tmp_path, "surviving_reader.py", url)
+        reloaded = httpx.get(f"{url}/streams?name=seven", headers={"x-user": "ann"})
+    assert back == words.replace("word-3 ", "| cut | word-3 ") + "(the end)\n404 unknown_stream\n"
+    assert re.fullmatch(rf"{words}COMPLETE, 21 frames, crc [0-9a-f]{{8}}\n", read)
+    assert "".join(re.findall(r'^data: "(.*)"$', reloaded.text, re.MULTILINE)) == words
+
+
+def test_the_saved_chat_is_one_generation_under_one_key(tmp_path: Path) -> None:
+    with served(tmp_path, "saved_app.py") as url:
+        headers = {"authorization": "Bearer secret-of-ann", "idempotency-key": "k"}
+        answers = [httpx.post(f"{url}/chats/7", json={"text": "a b"}, headers=headers) for _ in range(2)]
+        other = httpx.post(f"{url}/chats/7", json={"text": "c"}, headers=headers)
+        stranger = httpx.get(f"{url}/streams?name=7")
+    sids = {re.findall(r'cursor="([^.]+)', answer.headers["streamguard"])[0] for answer in answers}
+    assert (len(sids), other.status_code, stranger.status_code) == (1, 422, 403)

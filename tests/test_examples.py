@@ -22,7 +22,7 @@ from tests.adapters.servers import Server, serving
 from tests.modules import ROOT
 
 EXAMPLES = ROOT / "examples"
-APPS = {"fastapi_app.py", "starlette_app.py", "asgi_app.py"}
+APPS = {"fastapi_app.py", "starlette_app.py", "asgi_app.py", "resumable_app.py"}
 CLIENTS = {"client_async.py", "client_sync.py"}
 SCRIPTS = {"stages.py"}
 TESTS = {"test_my_endpoint.py"}
@@ -143,3 +143,26 @@ def test_asgi() -> None:
         assert read("GET", f"{server.url}/Tell/me/a%20story") == (Verdict.COMPLETE, "Tell me a story ")
         lines = [json.loads(line) for line in httpx.get(f"{server.url}/hi").text.splitlines()]
         assert lines[-1]["event"] == "end"
+
+
+class TestResumable:
+    def test_a_reloaded_page_reads_the_newest_answer_of_its_chat_from_the_start(self) -> None:
+        ann = {"x-user": "ann", "streamguard": "v=1"}
+        with served("resumable_app.py") as server:
+            answer = {"json": {"text": "Tell me", "pace": 0}, "headers": ann}
+            assert read("POST", f"{server.url}/chats/seven", **answer) == (Verdict.COMPLETE, "Tell me ")
+            assert read("GET", f"{server.url}/streams?name=seven", headers=ann) == (Verdict.COMPLETE, "Tell me ")
+            assert httpx.get(f"{server.url}/streams?name=seven", headers={"x-user": "bob"}).status_code == 404
+            assert httpx.get(f"{server.url}/streams?name=seven").status_code == 403
+
+    def test_an_answer_is_stopped_by_its_chat(self) -> None:
+        ann = {"x-user": "ann", "streamguard": "v=1"}
+        with served("resumable_app.py") as server:
+            asked = {"json": {"text": "one two", "pace": 3600}, "headers": ann}
+            with stream_sync("POST", f"{server.url}/chats/seven", **asked) as answer:
+                status = httpx.get(f"{server.url}/streams/status?name=seven", headers=ann).json()
+                assert status["status"] == "streaming"
+                assert httpx.delete(f"{server.url}/streams?name=seven", headers=ann).status_code == 204
+                with pytest.raises(FailedStream) as raised:
+                    answer.read()
+        assert raised.value.code == "cancelled"
