@@ -66,7 +66,10 @@ def padded(payload: bytes) -> bytes:
 
 
 def unpadded(block: bytes) -> bytes:
+    """What `padded` was given. Raises Damaged."""
     begin = BEGIN + _LENGTH.size
+    if begin > len(block):
+        raise Damaged
     (length,) = _LENGTH.unpack_from(block, BEGIN)
     if begin + length > len(block):
         raise Damaged

@@ -60,6 +60,7 @@ _TROUBLES: Final = (
     ("locked", f"another process kept the file locked for more than {BUSY:g} s"),
     ("disk is full", "no room: the disk is full, or the file has reached max_bytes"),
     ("readonly", "the file, or its directory, is read-only for this process"),
+    ("disk I/O", "the disk, or the system, refuses"),
     ("malformed", "the file is damaged"),
     ("not a database", "the file is damaged, or is no database"),
     ("unable to open", "the file cannot be opened: its directory must exist and be writable"),

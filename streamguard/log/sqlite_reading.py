@@ -75,6 +75,9 @@ def digest(*parts: str | None) -> bytes:
 
 def _head(sid: str, row: tuple[Any, ...]) -> Head:
     number, epoch, seq, offset, crc, status, until, touched, first_seq, first_offset, first_crc, cancelled, last = row
+    _require_ints(epoch, seq, offset, crc, first_seq, first_offset, first_crc, cancelled, last)
+    if type(until) is not float or type(touched) is not float or not (status is None or type(status) is str):
+        raise Damaged
     return Head(
         number,
         epoch,
@@ -85,6 +88,13 @@ def _head(sid: str, row: tuple[Any, ...]) -> Head:
         bool(cancelled),
         last,
     )
+
+
+def _require_ints(*values: object) -> None:
+    """What another type is read from was not written by us."""
+    for value in values:
+        if type(value) is not int:
+            raise Damaged
 
 
 def head_of(connection: sqlite3.Connection, sid: str) -> Head | None:
@@ -111,6 +121,9 @@ def block_of(connection: sqlite3.Connection, stream: int, sid: str, seq: int) ->
 
 def _block(sid: str, row: tuple[Any, ...]) -> Block:
     number, seq, offset, crc, data = row
+    _require_ints(seq, offset, crc)
+    if type(data) is not bytes:
+        raise Damaged
     return Block(number, Cursor(sid, seq, offset, crc), data)
 
 
@@ -195,7 +208,10 @@ def read_info(connection: sqlite3.Connection, column: str, value: bytes) -> Stre
 
 
 def info_of(block: bytes) -> StreamInfo:
-    return StreamInfo(**json.loads(unpadded(block)))
+    try:
+        return StreamInfo(**json.loads(unpadded(block)))
+    except (TypeError, ValueError):
+        raise Damaged from None
 
 
 def _found(connection: sqlite3.Connection, sid: str) -> Head:
