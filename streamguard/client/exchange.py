@@ -102,7 +102,6 @@ class Exchange:
         headers = httpx.Headers(
             [(name, value) for name, value in self._answered.headers.multi_items() if stays_in_resume(name)]
         )
-        headers.setdefault("Streamguard", "v=1")
         headers.update(attempt.headers)
         cookies = httpx.Cookies()
         if self._own_cookie and "cookie" in self._answered.headers:

@@ -161,7 +161,7 @@ class StreamVerifier:
         Raises LocalProtocolError for a stream that has no cursor yet, or has its verdict for good.
         """
         at = self.cursor
-        if at is None or self.verdict not in (None, Verdict.TRUNCATED) or self.state == "ended":
+        if at is None or self.verdict not in (None, Verdict.TRUNCATED):
             raise LocalProtocolError("there is nothing to resume: the stream has no cursor, or is over")
         self.state = "unopened"
         self.verdict = self._error = self.parting = None

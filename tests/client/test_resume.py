@@ -155,6 +155,8 @@ def test_the_address_of_the_answer_is_resolved_against_the_requests(resume: Any,
         "ftp://here.example/streams",
         "javascript:alert(1)",
         "http://[",
+        "http://here.example:port/",
+        "/" + "x" * 70_000,
     ],
 )
 def test_an_address_elsewhere_is_none(address: str) -> None:
@@ -556,6 +558,15 @@ def test_the_carrier_is_that_of_the_new_answer(wire: Wire) -> None:
     cut(state, HELLO.opening, HELLO.pushes[0])
     reopened(state, again, wire=wire.name)
     cut(state, again.opening, *again.pushes[1:], again.ending)
+    assert (taken(state), state.error) == ("Hello world", None)
+
+
+def test_the_dialect_that_the_caller_named_stays() -> None:
+    state = AnswerState(100.0, dialect="native")
+    assert state.open(200, head(), "HTTP/1.1", method="POST", url=URL)
+    cut(state, HELLO.opening, HELLO.pushes[0])
+    reopened(state)
+    cut(state, *HELLO.pushes[1:], HELLO.ending)
     assert (taken(state), state.error) == ("Hello world", None)
 
 

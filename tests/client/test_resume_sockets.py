@@ -34,7 +34,7 @@ from streamguard.core.errors import (
 )
 from streamguard.core.negotiate import Answer, write_answer
 from streamguard.core.receipt import Verdict
-from streamguard.core.wire import Ndjson
+from streamguard.core.wire import Ndjson, Sse
 from streamguard.log.memory import MemoryLog
 from streamguard.testing.proxy import HEAD, End, FaultProxy, Plan, RandomCut
 from tests.adapters.servers import serving
@@ -301,13 +301,15 @@ def test_a_server_that_went_away_leaves_the_answer_truncated(mode: str) -> None:
     assert isinstance(seen.error.__cause__, httpx.ConnectError)
 
 
+def silent(connection: Connection, request: Request) -> bool:
+    """The first frame, and then nothing, in the middle of the next chunk."""
+    connection.send(head_of(HELLO, "/streams") + chunk(HELLO.opening) + chunk(HELLO.pushes[0]) + b"5\r\nid")
+    connection.wait_gone()
+    return False
+
+
 @each_mode
 def test_a_silent_connection_is_left_for_another(mode: str) -> None:
-    def silent(connection: Connection, request: Request) -> bool:
-        connection.send(head_of(HELLO, "/streams") + chunk(HELLO.opening) + chunk(HELLO.pushes[0]) + b"5\r\nid")
-        connection.wait_gone()
-        return False
-
     with server_of(silent, rest_from(1)) as server:
         seen = reading(mode, server, limits=attrs.evolve(LONG_AGO, liveness=0.05))
     assert is_whole(seen)
@@ -317,6 +319,45 @@ def test_a_silent_connection_is_left_for_another(mode: str) -> None:
     assert seen.text == "Hello"
     assert seen.receipt is not None
     assert (seen.receipt.resumes, seen.receipt.duplicates) == (2, 2)
+
+
+def parting(connection: Connection, request: Request) -> bool:
+    """The first frame and a bye, on a connection that stays open."""
+    bye = Sse().encoder(cursor_zero(SID), own_ids=True).bye(cursor_zero(SID), "rotate")
+    pieces = [HELLO.opening, HELLO.pushes[0], bye]
+    connection.send(head_of(HELLO, "/streams") + b"".join(map(chunk, pieces)))
+    connection.wait_gone()
+    return False
+
+
+@pytest.mark.parametrize("backend", ["asyncio", "trio"])
+def test_no_connection_is_kept_through_a_wait(backend: str) -> None:
+    async def main(server: Watched) -> None:
+        client = httpx.AsyncClient(verify=NO_TLS)
+        async with client, stream("POST", server.url, client=client, resume=LATER, limits=LONG_AGO) as answer:
+            texts = answer.text()
+            assert await texts.__anext__() == "Hello"
+            async def go_on() -> None:
+                await texts.__anext__()
+
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(go_on)
+                assert await anyio.to_thread.run_sync(server.connections[0].gone.wait, PATIENCE)
+                tasks.cancel_scope.cancel()
+
+    with server_of(parting) as server:
+        anyio.run(main, server, backend=backend)
+
+
+def test_without_a_loop_no_connection_is_kept_through_a_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    with server_of(parting, rest_from(1)) as server, httpx.Client(verify=NO_TLS) as client:
+        closed = []
+        monkeypatch.setattr(
+            "streamguard.client.httpx.sleep", lambda wait: closed.append(server.connections[0].gone.wait(PATIENCE))
+        )
+        with stream_sync("POST", server.url, client=client, resume=LATER, limits=LONG_AGO) as answer:
+            assert answer.read() == "Hello world"
+        assert closed == [True]
 
 
 # ---- leaving --------------------------------------------------------------------------------------
@@ -371,10 +412,11 @@ def test_a_wait_without_a_loop_can_be_interrupted(monkeypatch: pytest.MonkeyPatc
 
     monkeypatch.setattr("streamguard.client.httpx.sleep", interrupt)
     with server_of(cut_after(1)) as server, httpx.Client(verify=NO_TLS) as client:
-        with pytest.raises(KeyboardInterrupt), stream_sync("POST", server.url, client=client, resume=LATER) as answer:
+        with stream_sync("POST", server.url, client=client, resume=LATER) as answer:
             texts = answer.text()
             assert next(texts) == "Hello"
-            next(texts)
+            with pytest.raises(KeyboardInterrupt):
+                next(texts)
         with pytest.raises(StreamClosed):
             next(texts)
         assert len(server.requests) == 1

@@ -250,6 +250,15 @@ def test_after_a_new_frame_none_may_come_again() -> None:
     assert "frame 3 came after frame 4" in str(reader.verifier.error())
 
 
+def test_nothing_comes_again_after_a_bye() -> None:
+    reader = cut_after(3)
+    reader.resumed(Sse(ids="id"), [])
+    reader.feed(Sse().encoder(ZERO, own_ids=True).bye(ZERO, "rotate"))
+    reader.connection(Sse(ids="id"), FRAMES[:3], opened=False)
+    assert reader.ended() == (Verdict.CORRUPT, "grammar")
+    assert reader.verifier.duplicates == 0
+
+
 @pytest.mark.parametrize("again", [0, 1])
 def test_a_frame_that_is_missing_at_the_joint_is_a_gap(again: int) -> None:
     reader = cut_after(3)
