@@ -437,6 +437,7 @@ def test_without_a_loop_an_answer_closed_in_a_wait_asks_no_more(monkeypatch: pyt
 
 TOKENS = [f"tok{number} é\u2028\n " for number in range(80)]
 TEXT = "".join(TOKENS)
+CARRIERS = ["sse", "ndjson", "binary"]
 
 
 class Site:
@@ -482,7 +483,7 @@ def ten_cuts(seed: int, size: int, end: End) -> Callable[[int], Plan]:
 
 
 @pytest.mark.parametrize("dialect", ["native", "openai"])
-@pytest.mark.parametrize("wire", ["sse", "ndjson", "binary"])
+@pytest.mark.parametrize("wire", CARRIERS)
 @pytest.mark.parametrize(("mode", "end"), [("sync", "fin"), ("asyncio", "reset"), ("trio", "fin")])
 def test_a_stream_cut_ten_times_at_random_bytes_is_read_whole(mode: str, end: End, wire: str, dialect: str) -> None:
     site = Site(wire, dialect)
@@ -523,9 +524,10 @@ def test_a_stream_that_stalls_is_read_whole(mode: str) -> None:
     assert site.starts == 2
 
 
-@pytest.mark.parametrize("mode", MODES)
-def test_a_get_that_has_no_address_to_come_back_to_goes_on_at_its_own(mode: str) -> None:
-    site = Site("sse", "openai", installed=False)
+@pytest.mark.parametrize("dialect", ["native", "openai"])
+@pytest.mark.parametrize(("mode", "wire"), list(zip(MODES, CARRIERS, strict=True)))
+def test_a_get_that_has_no_address_to_come_back_to_goes_on_at_its_own(mode: str, wire: str, dialect: str) -> None:
+    site = Site(wire, dialect, installed=False)
     with serving(site.app) as server:
         size = size_of(f"{server.url}/stream", "GET")
         plan = ten_cuts(7, size, "fin")
