@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from streamguard.core.cursor import Cursor, chain, cursor_zero
-from streamguard.core.dialect import Native, OpenAI, Raw
+from streamguard.core.dialect import Native, OpenAI, Raw, Text
 from streamguard.core.errors import (
     CorruptStream,
     FailedStream,
@@ -433,6 +433,17 @@ def test_data_that_holds_but_is_not_the_dialects_is_refused() -> None:
     for data, name in ((b"1", None), (b'"a" ', None), (b"[]", "block"), (b"{}", "block"), (b"x", "block")):
         answer = read(Sequel().block(data, name), dialect="native")
         assert (answer.verdict, answer.code, answer.frames) == (Verdict.CORRUPT, "grammar", [])
+
+
+def test_text_under_a_name_keeps_its_name() -> None:
+    """No dialect of ours has any, but a caller's own may."""
+
+    class Named(Text):
+        name = "named"
+
+    sequel = Sequel()
+    answer = read(sequel.block(b"a", "token") + sequel.end(), dialect=Named())
+    assert [(frame.seq, frame.name, frame.text) for frame in answer.frames] == [(1, "token", "a")]
 
 
 def test_a_frame_of_an_unknown_name_is_chained_and_not_handed_out() -> None:
