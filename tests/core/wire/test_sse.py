@@ -271,7 +271,8 @@ class TestReader:
         reader = SseReader(own_ids=False, max_frame=len(frames))
         assert reader.feed(b"data: first\n\n") != []  # until then a byte-order mark may come
         reader._lines = None  # type: ignore[assignment,method-assign]  # the line decoder's
-        assert [record.data for record in reader.feed(frames[:20]) + reader.feed(frames[20:])] == [b"1", b"2", b"3"]
+        for chunks in ([frames], [frames[:20], frames[20:]]):
+            assert [record.data for chunk in chunks for record in reader.feed(chunk)] == [b"1", b"2", b"3"]
 
     def test_a_byte_order_mark_after_the_first_frame_is_none(self) -> None:
         marked = b"\xef\xbb\xbfdata: x\n\n"
