@@ -107,10 +107,13 @@ class Connection(Generic[T]):
     async def open(self) -> None:
         """Send the headers, and the `opening`. Raises Lost."""
         self.opened = True
-        await self._write(self._sink.start)
+        await self._write(self._start)
+        self.wrote = self.first_byte = self._clock()
+
+    async def _start(self) -> None:
+        await self._sink.start()
         if self.opening:
-            await self.send(self.opening)
-        self.first_byte = self._clock()
+            await self._sink.send(self.opening)
 
     async def send(self, out: T) -> None:
         """Send a part of the body. Raises Lost."""
