@@ -66,6 +66,7 @@ __all__ = [
 
 logger = logging.getLogger("streamguard")
 
+_HIGH_WATER: Final = 256 * 1024  # bytes that a server may hold which does not make its applications wait
 _REPEATED: Final = 8  # messages after a body that was whole, before whoever sends them is not believed to say more
 MAX_BUFFERED: Final = 64 * 1024 * 1024  # bytes of an answer that `http10="buffer"` collects; more is a 502
 
@@ -79,8 +80,10 @@ class AsgiSink:
         self._scope = scope
         self._receive = receive
         self._send = send
-        self._transport = transport_of(scope, receive)
+        self._transport = transport_of(scope, receive, send)
         self._start = {"type": "http.response.start", "status": status, "headers": list(headers)}
+        if self._transport is not None and not self._transport.waits:
+            self.send = self._send_when_taken  # type: ignore[method-assign]
 
     @property
     def reached(self) -> bool:
@@ -93,6 +96,15 @@ class AsgiSink:
     def send(self, data: bytes) -> Awaitable[None]:
         send = self._send  # a call of the attribute itself would be taken for a method's, which is slower
         return send({"type": "http.response.body", "body": data, "more_body": True})
+
+    async def _send_when_taken(self, data: bytes) -> None:
+        """The same on a server that takes whatever it is given: else it would hold all that a source makes."""
+        assert self._transport is not None
+        pause = 0.005
+        while self._transport.unsent() > _HIGH_WATER:
+            await anyio.sleep(pause)
+            pause = min(2 * pause, 0.1)
+        await self._send({"type": "http.response.body", "body": data, "more_body": True})
 
     async def end(self) -> None:
         await self._send({"type": "http.response.body", "body": b"", "more_body": False})

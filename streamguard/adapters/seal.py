@@ -107,7 +107,7 @@ class SealMiddleware:
         seal = _Seal(_base_middleware(receive, send) if outer is None else outer.exposed, outer)
         scope[_KEY] = seal
         if outer is None:
-            keep_transport(scope, receive)
+            keep_transport(scope, receive, send)
 
         async def sealed_send(message: Message) -> None:
             if seal.looks and seal.holds(message, scope):

@@ -1,9 +1,14 @@
 """What an ASGI application can reach of the server's transport, which ASGI has no word for.
 
-uvicorn's `receive` is a method of the request's cycle, which knows the transport. Layers in between may wrap it, so
-the outermost seal, which is called by the server, leaves what it found in the scope. Other servers (hypercorn,
-granian, daphne) show nothing; there only the operating system can end a connection whose reader takes nothing, by
-TCP_USER_TIMEOUT on the listening socket. Which of the two holds is said once.
+    uvicorn              `receive` is a method of the request's cycle, which knows the transport
+    hypercorn, HTTP/2    `send` is a method of the stream, which knows its connection: one stream can be reset
+    daphne               `send` is a partial of the request, which knows its channel
+
+Two things need it: to drop a reader that takes nothing, and to end an answer that did not complete on those servers
+that otherwise leave it open (the last two). Layers in between may wrap `receive` and `send`, so the outermost seal,
+which is called by the server, leaves what it found in the scope. Nothing of a server is changed, and what a later
+version of it does not have is not used: then, as on hypercorn's HTTP/1.1 and granian, only the operating system can
+drop such a reader, by TCP_USER_TIMEOUT on the listening socket. Which of the two holds is said once.
 
 Over HTTP/2 a transport would be that of other requests too, and is left alone.
 """
@@ -18,6 +23,7 @@ import struct
 from collections.abc import Callable
 from typing import Any, Final
 
+import anyio
 import attrs
 
 __all__ = ["Transport", "keep_transport", "say_who_drops", "transport_of"]
@@ -32,27 +38,99 @@ class Transport:
     """One connection's transport.
 
     `unsent`: how many bytes it took and its socket has not taken. `close` ends it behind those, `abort` at once, by
-    a reset, together with what the system holds for it.
+    a reset, together with what the system holds for it. `waits`: whether the server's `send` waits while there are
+    many.
     """
 
     unsent: Callable[[], int]
     close: Callable[[], None]
     abort: Callable[[], None]
+    waits: bool = True
 
 
-def keep_transport(scope: Any, receive: Any) -> None:
-    """Called with the server's own `receive`: note its transport in the scope, for those who only see a wrapped one."""
-    found = _reached(scope, receive)
+def keep_transport(scope: Any, receive: Any, send: Any = None) -> None:
+    """Called with the server's own: note its transport in the scope, for those who only see wrapped ones."""
+    found = _reached(scope, receive, send)
     if found is not None:
         scope[_KEY] = found
 
 
-def transport_of(scope: Any, receive: Any) -> Transport | None:
+def transport_of(scope: Any, receive: Any, send: Any = None) -> Transport | None:
     """The transport of a request, or None where the server shows none."""
-    return scope.get(_KEY) or _reached(scope, receive)
+    return scope.get(_KEY) or _reached(scope, receive, send)
 
 
-def _reached(scope: Any, receive: Any) -> Transport | None:
+def _reached(scope: Any, receive: Any, send: Any) -> Transport | None:
+    found = _uvicorn(scope, receive)
+    if found is None:
+        send = _unwrapped(send)
+        found = _hypercorn(scope, send) or _daphne(scope, send)
+    return found
+
+
+def _unwrapped(send: Any) -> Any:
+    """Starlette's outermost layer stands outside every middleware, and hands on a closure round the server's `send`."""
+    for _ in range(8):
+        code, cells = getattr(send, "__code__", None), getattr(send, "__closure__", None)
+        if code is None or cells is None or "send" not in code.co_freevars:
+            break
+        send = cells[code.co_freevars.index("send")].cell_contents
+    return send
+
+
+def _hypercorn(scope: Any, send: Any) -> Transport | None:
+    """Over HTTP/2, one stream: `send` is a method of its, and `stream.send` one of the connection's protocol, which
+    by itself does not reset the stream of an answer that its application did not finish."""
+    stream: Any = getattr(send, "__self__", None)
+    protocol: Any = getattr(getattr(stream, "send", None), "__self__", None)
+    number: Any = getattr(stream, "stream_id", None)
+    connection: Any = getattr(protocol, "connection", None)
+    buffers: Any = getattr(protocol, "stream_buffers", None)
+    if scope.get("http_version") != "2" or buffers is None or not hasattr(connection, "reset_stream"):
+        return None
+
+    def unsent() -> int:
+        # What a stream holds that is over is never sent.
+        return len(buffers[number].buffer) if number in protocol.streams and number in buffers else 0
+
+    async def reset(drained: bool) -> None:
+        if drained and number in buffers:
+            with anyio.move_on_after(_DRAIN):
+                await buffers[number].drain()
+        try:
+            connection.reset_stream(number, 2)  # INTERNAL_ERROR
+        except Exception:  # the stream is over already
+            return
+        await protocol._flush()
+
+    def spawn(drained: bool) -> None:
+        protocol.task_group.spawn(reset, drained)
+
+    return Transport(unsent, functools.partial(spawn, True), functools.partial(spawn, False), waits=False)
+
+
+_DRAIN: Final = 5.0  # seconds for what a stream still holds, behind which it is reset
+
+
+def _daphne(scope: Any, send: Any) -> Transport | None:
+    """Its `send` is a partial of the request, whose channel ends the connection behind what it took. Its own way
+    to end an answer that its application did not finish is to leave it open."""
+    request: Any = send.args[0] if isinstance(send, functools.partial) and send.args else None
+    transport: Any = getattr(request, "transport", None)
+    close = getattr(getattr(request, "channel", None), "loseConnection", None)
+    abort = getattr(transport, "abortConnection", None)
+    if not (callable(close) and callable(abort)) or scope.get("http_version") not in ("1.0", "1.1"):
+        return None
+
+    def unsent() -> int:
+        if not transport.connected:  # what it holds then is never sent
+            return 0
+        return int(len(transport.dataBuffer) - transport.offset + transport._tempDataLen)
+
+    return Transport(unsent, close, abort, waits=False)
+
+
+def _uvicorn(scope: Any, receive: Any) -> Transport | None:
     transport = getattr(getattr(receive, "__self__", None), "transport", None)
     names = ("get_write_buffer_size", "close", "abort", "get_extra_info")
     unsent, close, abort, extra = [getattr(transport, name, None) for name in names]

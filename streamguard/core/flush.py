@@ -323,11 +323,11 @@ class FlushStage:
     __slots__ = ("_every", "_held", "_parts", "_wanted", "immediate", "left", "policy", "timed")
 
     def __init__(self, policy: FlushPolicy) -> None:
-        # A copy, because a policy given to a decorator or to two streams must not be shared.
-        self.policy = copy.deepcopy(checked_policy(policy))
         # Exactly these types: a subclass may do as it likes.
         self.timed = type(policy) not in (Immediate, EveryTokens, EveryBytes)  # whether it may name a deadline
         self.immediate = type(policy) is Immediate  # nothing is held: the pipeline may pass text by
+        # A copy, because a policy given to a decorator or to two streams must not be shared.
+        self.policy = policy if self.immediate else copy.deepcopy(checked_policy(policy))
         # A policy that only counts pieces is not asked: the call costs more than the rest of a token here.
         self._every = self._wanted = int(self.immediate)
         if type(policy) is EveryTokens:

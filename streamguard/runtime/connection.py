@@ -49,7 +49,7 @@ class Connection(Generic[T]):
         self._clock = clock
         self.limit = limit
         self._visible = True
-        self._left: int | None = 0  # what the socket had not taken at the last look, and since when it is that much
+        self._taken = -float("inf")  # what the socket had taken at the last look, and since when it is no more
         self._since = self.wrote
         self._scope: anyio.CancelScope | None = None
         self._claimed: anyio.Event | None = None
@@ -84,18 +84,20 @@ class Connection(Generic[T]):
             self._visible = False  # it would say so at every look
             return None
 
-    def stuck(self, now: float, *, writing: bool) -> bool:
+    def stuck(self, now: float, sent: int, *, writing: bool) -> bool:
         """Whether the reader took nothing for too long, as far as anybody can see. To be asked often.
 
-        Where what is unsent can be seen, it stayed the same for `limit` seconds; else one write lasts that long.
+        `sent` is how many bytes of the body were written so far. Where what is unsent can be seen, no more of them left
+        for `limit` seconds; else one write lasts that long.
         """
         if self.limit is None:
             return False
         left = self.unsent()
         if left is None:
             return writing and now - self.wrote >= self.limit
-        if left != self._left:
-            self._left, self._since = left, now
+        # Not what is unsent by itself, which grows where a server takes whatever it is given.
+        if not left or sent - left > self._taken:
+            self._taken, self._since = sent - left, now
         return left > 0 and now - self._since >= self.limit
 
     def give_up(self) -> None:
@@ -107,10 +109,13 @@ class Connection(Generic[T]):
     async def open(self) -> None:
         """Send the headers, and the `opening`. Raises Lost."""
         self.opened = True
-        await self._write(self._sink.start)
+        await self._write(self._start)
+        self.wrote = self.first_byte = self._clock()
+
+    async def _start(self) -> None:
+        await self._sink.start()
         if self.opening:
-            await self.send(self.opening)
-        self.first_byte = self._clock()
+            await self._sink.send(self.opening)
 
     async def send(self, out: T) -> None:
         """Send a part of the body. Raises Lost."""
@@ -143,10 +148,14 @@ class Connection(Generic[T]):
         """
         self.release()
         pause = 0.01
-        while not self.slow and self.limit is not None and self.unsent():
+        last, since = self.unsent(), self._clock()
+        while last and not self.slow and self.limit is not None:
             await anyio.sleep(min(pause, self.limit / 4))
             pause = min(2 * pause, 1.0)
-            if self.stuck(self._clock(), writing=False):
+            left, now = self.unsent(), self._clock()
+            if left != last:  # also where it is more: that is of another answer, which is served after this one
+                last, since = left, now
+            elif now - since >= self.limit:
                 self.slow = self.lost = True
                 self._kill(drop=True)
 

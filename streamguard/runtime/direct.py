@@ -110,8 +110,7 @@ class DirectDriver(Generic[T]):
             self._end.why = self._end.why or Why("failed", Failure("internal", "the driver of the stream failed"))
             await self._end.finish_soon()
         finally:
-            with anyio.CancelScope(shield=True):
-                await self._report()
+            await self._report()
         if fatal is not None:
             raise fatal
         if self._outside.requested(unknown=False):
@@ -175,7 +174,14 @@ class DirectDriver(Generic[T]):
             await self._outside.repeat()  # the source hid it; half an answer must not pass for a whole one
 
     async def _steps(self, items: AsyncIterator[Item]) -> None:
-        """The hot path, a token a turn. Parked until it awaits something else: in between nobody else runs."""
+        """The source, item by item, by the way of stepping it that costs least (`turns`)."""
+        turns = LoopTurns(items)
+        while await self._loop(turns):
+            pass
+
+    async def _loop(self, turns: LoopTurns[Item]) -> bool:
+        """The hot path, a token a turn. Parked until it awaits something else: in between nobody else runs.
+        True where the source is to be stepped another way from now on."""
         clock = self._clock
         push = self.stage.push
         send = self.sink.send
@@ -183,20 +189,18 @@ class DirectDriver(Generic[T]):
         timed = self.stage.timed
         line = self._line
         watch = self._watch
-        turns = LoopTurns()
-        await turns.give()
         now = clock()
         slice_end = now + SLICE
         if watch.late and watch.before_parking():
-            return
+            return False
         watch.parked = now
-        async for item in items:
+        async for item in turns.source:
             now = clock()
             out = push(item, now)
             if watch.attention:
                 watch.parked = None
                 if await self._attend(item, out, now):
-                    return
+                    return False
                 now = clock()
             if out:
                 watch.parked = None
@@ -216,13 +220,18 @@ class DirectDriver(Generic[T]):
                     watch.armed = due
                     watch.rearm.set()
             if now > slice_end:
-                watch.parked = None
-                await turns.give()
-                now = clock()
+                late = now - slice_end
                 slice_end = now + SLICE
+                if turns.due(late):
+                    watch.parked = None
+                    if await turns.give(late):
+                        return True
+                    now = clock()
+                    slice_end = now + SLICE
             if watch.late and watch.before_parking():
-                return
+                return False
             watch.parked = now
+        return False
 
     async def _attend(self, item: Item, out: T, now: float) -> bool:
         """What the watchers want looked at, with a frame in hand; true if the stream is over."""
@@ -279,7 +288,8 @@ class DirectDriver(Generic[T]):
         )
         self._line.release()
         if self._on_end is not None:
-            await deliver(self.outcome, self._on_end)
+            with anyio.CancelScope(shield=True):
+                await deliver(self.outcome, self._on_end)
 
     async def _watch_reader(self) -> None:
         try:

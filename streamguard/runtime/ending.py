@@ -60,6 +60,7 @@ class Ending(Generic[T]):
         self._timing = timing
         self._abort = abort
         self._told = False
+        self._finished = False
         self._name = name
 
     def begin(self) -> None:
@@ -93,6 +94,7 @@ class Ending(Generic[T]):
         await self.last_words()
         await self._end_connection()
         await self._line.part()
+        self._finished = True
 
     async def _end_connection(self) -> None:
         line = self._line
@@ -108,6 +110,8 @@ class Ending(Generic[T]):
 
     async def finish_soon(self) -> None:
         """The same where the task was cancelled: within a limit, and aborted whatever comes."""
+        if self._finished:
+            return
         with anyio.CancelScope(shield=True):
             try:
                 with anyio.move_on_after(SHUTDOWN_LIMIT):

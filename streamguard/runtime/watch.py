@@ -102,7 +102,7 @@ class ClockWatch(Generic[T]):
                 continue
             woken, due = now, self._next_due(now)
             over = self._end.why is not None or self._end.begun
-            if not over and self._line.stuck(now, writing=self.parked is None):
+            if not over and self._line.stuck(now, self._stage.sent, writing=self.parked is None):
                 self._line.give_up()
                 self.stop_now(lost(self._line))
                 continue

@@ -7,6 +7,7 @@ import os
 import random
 from collections.abc import Iterator, Sequence
 from typing import Any
+from unittest.mock import Mock
 from zlib import crc32
 
 import pytest
@@ -14,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from streamguard.core.cursor import Cursor, chain, cursor_zero
-from streamguard.core.dialect import Native, OpenAI, Raw
+from streamguard.core.dialect import Native, OpenAI, Raw, Text
 from streamguard.core.errors import (
     CorruptStream,
     FailedStream,
@@ -338,6 +339,7 @@ def test_a_stream_put_together_by_hand_is_complete() -> None:
     sequel = Sequel()
     answer = read(sequel.block(b'"a"') + sequel.block(b'"b"') + sequel.end(), dialect="native")
     assert (answer.verdict, answer.text) == (Verdict.COMPLETE, "ab")
+    assert [frame.seq for frame in answer.frames] == [1, 2]
 
 
 @pytest.mark.parametrize("last", [False, True], ids=["frame", "terminal"])
@@ -432,6 +434,17 @@ def test_data_that_holds_but_is_not_the_dialects_is_refused() -> None:
     for data, name in ((b"1", None), (b'"a" ', None), (b"[]", "block"), (b"{}", "block"), (b"x", "block")):
         answer = read(Sequel().block(data, name), dialect="native")
         assert (answer.verdict, answer.code, answer.frames) == (Verdict.CORRUPT, "grammar", [])
+
+
+def test_text_under_a_name_keeps_its_name() -> None:
+    """No dialect of ours has any, but a caller's own may."""
+
+    class Named(Text):
+        name = "named"
+
+    sequel = Sequel()
+    answer = read(sequel.block(b"a", "token") + sequel.end(), dialect=Named())
+    assert [(frame.seq, frame.name, frame.text) for frame in answer.frames] == [(1, "token", "a")]
 
 
 def test_a_frame_of_an_unknown_name_is_chained_and_not_handed_out() -> None:
@@ -665,6 +678,9 @@ SUMMARY = b'{"status":"complete","finish_reason":"stop","frames":0,"bytes":0}'
         (Sequel().end(), None, "guard_stripped", "a stream of `native` came without its `open` event"),
         (b"data: x\n\n", "native", "guard_stripped", "a block came without its cursor"),
         (b"id: x\ndata: x\n\n", "native", "grammar", "not a cursor: 'x'"),
+        (Sequel().block(b'"a"'), "openai", "grammar", "the data is text of `native`, and no provider's event"),
+        (f": bye {ZERO} rotate\n".encode() + Sequel().block(b'"a"'), "native",
+         "grammar", "frame cannot follow in state 'parted'"),
     ],
 )  # fmt: skip
 def test_a_fault_says_what_was_wrong(stream: bytes, dialect: str | None, code: str, detail: str) -> None:
@@ -701,6 +717,14 @@ def test_a_summary_may_hold_spaces_and_characters_of_any_kind() -> None:
     answer = read(made + done, dialect="openai")
     assert (answer.verdict, answer.receipt.usage) == (Verdict.COMPLETE, {"a b": "é \ufffd"})
     assert read(made.replace("é".encode(), b"\xff\xff") + done, dialect="openai").code == "checksum"
+
+
+def test_a_summary_with_a_lone_surrogate_is_refused() -> None:
+    """JSON can spell one, and no summary of ours holds it."""
+    cursor = Sequel().cursor(b"[DONE]", None, "complete")
+    line = f'{{"id":"{cursor}","data":"[DONE]","end":"00000000 \\ud800"}}\n'.encode()
+    answer = read(line, wire="ndjson", dialect="openai")
+    assert (answer.verdict, answer.code) == (Verdict.CORRUPT, "checksum")
 
 
 @pytest.mark.parametrize("flag", [True, False])
@@ -774,6 +798,13 @@ def test_by_framing_only_a_clean_end_proves(clean: bool) -> None:
     assert answer.verdict is Verdict.COMPLETE  # the terminal was seen, whatever the connection did then
 
 
+def test_an_end_is_clean_unless_it_is_said_not_to_be() -> None:
+    verifier = StreamVerifier(dialect=Raw(end="asgi"))
+    verifier.feed(b"data: x\n\n")
+    verifier.end()
+    assert (verifier.verdict, verifier.proved_by) == (Verdict.UNVERIFIED, "framing")
+
+
 def test_every_choice_has_its_reason_in_the_receipt() -> None:
     two = b'data: {"choices":[{"index":0,"finish_reason":"stop"},{"index":1,"finish_reason":"length"}]}\n\n'
     answer = read(two + b"data: [DONE]\n\n")
@@ -784,6 +815,7 @@ def test_ids_of_others_are_no_cursors() -> None:
     stream = b"id: 17\n" + chat_events()
     assert read(stream).verdict is Verdict.UNVERIFIED
     assert read(stream.replace(b"17", SID.encode())).verdict is Verdict.UNVERIFIED
+    assert read(stream.replace(b"17", "é".encode())).verdict is Verdict.UNVERIFIED
 
 
 def test_a_native_stream_without_cursors_proves_nothing() -> None:
@@ -861,6 +893,31 @@ def test_of_a_plain_stream_a_last_event_without_its_blank_line_is_not_handed_out
         assert answer.error.detail == "an unfinished last event was dropped"
 
 
+# ---- what a good frame costs ------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("wire", [Sse(), Ndjson(), Binary()], ids=lambda wire: wire.name)
+def test_a_good_frame_is_never_taken_apart(wire: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Named or not, whether its checksum has leading zeros or none: only the terminal is. Text costs one checksum."""
+    items: list[Any] = [item for at in range(100) for item in (f"token {at}", Block("note", {"at": at}))]
+    opening, *frames = Form("native", Native(), wire, items, "native").blocks()
+    verifier = StreamVerifier(wire=wire, dialect="native")
+    verifier.feed(opening)
+    slowly, step, chained = Mock(wraps=verifier._take_slowly), Mock(wraps=verifier._step), Mock(wraps=chain)
+    monkeypatch.setattr(verifier, "_take_slowly", slowly)
+    monkeypatch.setattr(verifier, "_step", step)
+    monkeypatch.setattr("streamguard.core.verify.chain", chained)
+    wide = set()
+    for frame in frames[:-1]:
+        assert len(verifier.feed(frame)) == 1
+        assert verifier.cursor is not None
+        wide.add(verifier.cursor.crc > 0x0FFFFFFF)
+    assert (wide, slowly.call_count, step.call_count) == ({True, False}, 0, 0)
+    assert [call.args[1] for call in chained.call_args_list] == ["block"] * 100
+    verifier.feed(frames[-1])
+    assert (verifier.verdict, slowly.call_count, step.call_count) == (Verdict.COMPLETE, 1, 1)
+
+
 # ---- limits, order of calls ------------------------------------------------------------------
 
 
@@ -908,6 +965,8 @@ def test_there_is_no_verdict_before_the_end_and_the_receipt_says_truncated() -> 
     blocks = form.blocks()
     verifier = StreamVerifier()
     assert (verifier.verdict, verifier.cursor, verifier.receipt.verdict) == (None, None, Verdict.TRUNCATED)
+    for said in (verifier, verifier.receipt):
+        assert (said.status, said.finish_reason, said.usage, said.failure, said.proved_by) == (None,) * 5
     verifier.feed(blocks[0])
     assert (verifier.cursor, verifier.receipt.crc, verifier.state) == (ZERO, None, "open")
     verifier.feed(b"".join(blocks[1:]))
@@ -928,8 +987,10 @@ def test_an_end_may_be_told_twice() -> None:
 def test_the_receipt_of_an_error_has_its_code_and_the_error_what_was_received() -> None:
     verifier = StreamVerifier(zero=ZERO)
     verifier.feed(b"data: x\n\n")
-    error = verifier.error("some text")
+    error = verifier.error()
     assert isinstance(error, CorruptStream)
+    assert error.received == ""
+    assert verifier.error("some text") is error
     assert (error.received, error.code, verifier.receipt.code) == ("some text", "guard_stripped", "guard_stripped")
 
 
@@ -1021,3 +1082,28 @@ def test_a_strangers_strings_pass_through_raw_if_the_server_says_that_it_is_raw(
     stream = written([Event('"a"')], Raw(end="asgi"), wire, negotiated=True)
     assert read(stream, wire=wire, dialect=Raw(end="asgi"), zero=ZERO).verdict is Verdict.COMPLETE
     assert read(stream, wire=wire, dialect=Raw(end="asgi")).code == "grammar"
+
+
+@pytest.mark.parametrize("wire", [Ndjson(), Binary()], ids=["ndjson", "binary"])
+def test_a_strangers_string_under_a_name_cannot_be_native_text(wire: Ndjson | Binary) -> None:
+    stream = written([Event('"a"', "note")], Raw(end="asgi"), wire, negotiated=True)
+    answer = read(stream, wire=wire, dialect=Raw(end="asgi"))
+    assert (answer.verdict, [(frame.name, frame.raw) for frame in answer.frames]) == (
+        Verdict.COMPLETE, [("note", b'"a"')],
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("dialect", ["raw", "openai"])
+def test_a_native_stream_read_as_another_dialect_is_refused_at_its_opening(dialect: str) -> None:
+    """Its `open` event is a frame there, and no frame's cursor is at zero. Otherwise `raw` would drop its text."""
+    answer = read(FORM["native-sse"].bytes(), dialect=dialect)
+    assert isinstance(answer.error, CorruptStream)
+    assert (answer.code, answer.error.detail, answer.frames) == ("seq", "frame 0 came after frame 0", [])
+
+
+def test_a_native_stream_whose_dialect_is_told_needs_no_open_event_for_its_signs() -> None:
+    sequel = Sequel()
+    first = sequel.block(b'"a"')
+    ping = f'event: ping\ndata: {{"cursor":"{sequel.at}"}}\n\n'.encode()
+    answer = read(first + ping + sequel.end(), dialect="native")
+    assert (answer.verdict, answer.text) == (Verdict.COMPLETE, "a")

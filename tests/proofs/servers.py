@@ -163,7 +163,7 @@ def servers(run: Run) -> Result:
             Table(["server", *READERS], reports, REPORTS),
             Table(["server", *MODES], leaving, LEAVING),
             Table(
-                ["server", "HEAD", "`send` waits", "its own line at an abort of ours", "and under a layer"],
+                ["server", "HEAD", "the source waits", "its own line at an abort of ours", "and under a layer"],
                 sending,
                 SENDING,
             ),

@@ -16,7 +16,7 @@ BLOCKS = (ast.AsyncWith, ast.With, ast.For, ast.AsyncFor, ast.While)
 COMPREHENSIONS = (ast.ListComp, ast.DictComp, ast.SetComp, ast.GeneratorExp)
 DISPLAYS = (ast.List, ast.Dict, ast.Set, ast.Tuple, ast.JoinedStr, ast.Lambda, ast.FunctionDef, ast.AsyncFunctionDef)
 CALLS_PER_TOKEN = {"clock", "push", "send", "deadline"}
-SELDOM = {"before_parking", "_attend", "set", "give", "Lost"}  # behind a flag, a deadline or a slice of time
+SELDOM = {"before_parking", "_attend", "set", "due", "give", "Lost"}  # behind a flag, a deadline or a slice of time
 
 
 def inside(tree: ast.AST) -> list[ast.AST]:
@@ -41,14 +41,14 @@ def findings(function: Any) -> list[str]:
 
 
 def test_the_hot_loop_has_no_scope_lock_queue_task_or_container() -> None:
-    assert findings(DirectDriver._steps) == []
+    assert findings(DirectDriver._loop) == []
 
 
 def test_the_hot_loop_awaits_the_source_and_the_sink_and_else_only_what_is_seldom() -> None:
-    tree = ast.parse(textwrap.dedent(inspect.getsource(DirectDriver._steps)))
+    tree = ast.parse(textwrap.dedent(inspect.getsource(DirectDriver._loop)))
     awaited = [ast.unparse(node.value) for node in inside(tree) if isinstance(node, ast.Await)]
-    assert sorted(awaited) == ["self._attend(item, out, now)", "send(out)", "turns.give()"]
-    assert any(ast.unparse(node.iter) == "items" for node in ast.walk(tree) if isinstance(node, ast.AsyncFor))
+    assert sorted(awaited) == ["self._attend(item, out, now)", "send(out)", "turns.give(late)"]
+    assert any(ast.unparse(node.iter) == "turns.source" for node in ast.walk(tree) if isinstance(node, ast.AsyncFor))
 
 
 async def _with_a_scope(self: Any, step: Any) -> None:

@@ -87,6 +87,19 @@ async def test_a_reader_that_takes_a_little_now_and_then_is_waited_for(policy: A
     assert wire.kills == 0
 
 
+async def test_a_server_that_takes_whatever_it_is_given_hides_no_reader_that_takes_nothing() -> None:
+    """What is unsent then grows, by a little more than was written."""
+    wire = Wire()
+
+    def on_send(number: int, data: bytes) -> None:
+        wire.backlog = (wire.backlog or 0) + len(data) + 7
+
+    wire._on_send = on_send
+    source = Script(*["a", 0.5] * 100)
+    served = await serve(source, wire, write=LIMIT, stall=None).run()
+    dropped(served, at=LIMIT)
+
+
 async def test_without_a_deadline_a_reader_is_waited_for() -> None:
     wire = Wire(slow=lambda number, data: 10_000.0 if number == 2 else 0.0)
     served = await serve(Script("a", "b"), wire, write=None).run()
@@ -206,7 +219,7 @@ async def test_a_transport_that_cannot_be_looked_at_harms_nothing(caplog: Any) -
 async def test_the_clock_of_a_quiet_stream_wakes_a_few_times_a_deadline(monkeypatch: Any) -> None:
     served = serve(Script("a", 80.0, "b"), Wire(), heartbeat=None, stall=None, write=LIMIT)
     wakes = []
-    monkeypatch.setattr(served.driver._line, "stuck", lambda now, writing: wakes.append(now))
+    monkeypatch.setattr(served.driver._line, "stuck", lambda now, sent, writing: wakes.append(now))
     await served.run()
     assert 30 <= len(wakes) <= 45  # four a deadline, and a few for what the driver did
 

@@ -113,7 +113,7 @@ class _Noting:
 
 async def stream(request: Request) -> Any:
     """Tokens: `count` of them (0: for ever), `pace` seconds apart, of `size` characters; then the
-    end, silence (`silent=1`) or a failure (`fails=1`)."""
+    end, silence (`silent=1`) or a failure (`fails=1`). `write` is the write deadline."""
     asked = request.query_params
     count, size = int(asked.get("count", "0")), int(asked.get("size", "0"))
     endless = itertools.count() if count == 0 else range(count)
@@ -121,7 +121,7 @@ async def stream(request: Request) -> Any:
     failure = SourceFailed("overloaded", "come back later") if asked.get("fails") == "1" else None
     script = Script(items, failure, pace=float(asked.get("pace", "0")), silent=asked.get("silent") == "1")
     books = _books(request.path_params["label"])
-    timing = Timing(linger=LINGER, heartbeat=None, stall=None)
+    timing = Timing(linger=LINGER, heartbeat=None, stall=None, write=float(asked.get("write", "30")))
     return _Noting(_respond(request.path_params["kind"], script, books, timing=timing), books)
 
 

@@ -46,7 +46,7 @@ MODES: Final = {
 }
 MEGABYTE: Final = 1024 * 1024
 _ASKED: Final = 64 * MEGABYTE  # bytes of the stream that nobody reads: more than any buffer on the way should take
-_WAITS: Final = 0.3  # seconds after which a `send` that has not returned waits for its reader
+_WAITS: Final = 0.5  # seconds after which a source that made nothing more waits for its reader
 _LABELS = itertools.count()
 
 
@@ -122,18 +122,22 @@ def disconnect(process: Process, kind: str, mode: str, *, reset: bool = False, s
 
 
 def _waits(process: Process, label: str) -> int | None:
-    """The bytes that were taken once a `send` waits for its reader; None if all were taken and none waited."""
+    """The bytes that were taken of a stream that waits for its reader: its source makes no more. None if all were."""
+    made, since = -1, 0.0
 
     def settled(found: list[dict[str, Any]]) -> bool:
+        nonlocal made, since
         one = found[0]
-        return (one["sending"] or 0) > _WAITS or one["taken"] >= _ASKED
+        if one["made"] != made:
+            made, since = one["made"], time.monotonic()
+        return one["taken"] >= _ASKED or time.monotonic() - since > _WAITS
 
     (one,) = eventually(process, label, settled)
-    return one["taken"] if one["sending"] is not None else None
+    return one["taken"] if one["taken"] < _ASKED else None
 
 
 def back_pressure(process: Process, kind: str = "async-generator") -> int | None:
-    """The bytes that `send` takes of a stream that nobody reads before it waits; None if it never does."""
+    """The bytes that are taken of a stream that nobody reads before its source waits; None if it never does."""
     label = _label(process)
     with connected(process, reading=False) as reader:
         reader.get(f"/stream/{label}/{kind}?{MODES[BLOCKED]}")

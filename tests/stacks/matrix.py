@@ -24,7 +24,7 @@ __all__ = ["HANGS", "STATUSES", "TOLD", "Cell", "Stream", "ask", "streams"]
 
 # Where an aborted answer stays open: clients that do not read the terminal wait as long as they like to.
 TOLD: Final = ("openai", "openai, async", "streamguard")  # the readers that raise at the terminal
-HANGS: Final = ("hypercorn-h2", "daphne")
+HANGS: Final[tuple[str, ...]] = ()
 STATUSES: Final = dict.fromkeys(ENDINGS, "failed") | {
     "finished": "complete",
     "cancelled": "cancelled",

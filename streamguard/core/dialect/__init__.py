@@ -35,6 +35,7 @@ __all__ = [
 ]
 
 _BY_NAME: Final[Mapping[str, Dialect]] = {"native": Native(), "openai": OpenAI(), "raw": Raw(), "text": Text()}
+_OWN: Final = frozenset(map(type, _BY_NAME.values()))
 
 
 def dialect_named(dialect: str | Dialect) -> Dialect:
@@ -42,6 +43,8 @@ def dialect_named(dialect: str | Dialect) -> Dialect:
 
     Raises ValueError for a name that nobody knows, TypeError for anything else, a dialect's class included.
     """
+    if type(dialect) in _OWN:  # the check of a protocol asks for each of its members: ten times this
+        return dialect  # type: ignore[return-value]
     if not isinstance(dialect, str):
         if isinstance(dialect, type) or not isinstance(dialect, Dialect):
             raise no_setting("dialect", dialect, _BY_NAME, "OpenAI(model='m')")

@@ -36,6 +36,7 @@ __all__ = [
 ]
 
 _BY_NAME: Final[Mapping[str, Wire]] = {"sse": Sse(), "ndjson": Ndjson(), "binary": Binary(), "plain": Plain()}
+_OWN: Final = frozenset(map(type, _BY_NAME.values()))
 
 
 def wire_named(wire: str | Wire) -> Wire:
@@ -43,6 +44,8 @@ def wire_named(wire: str | Wire) -> Wire:
 
     Raises ValueError for a name that nobody knows, TypeError for anything else, a carrier's class included.
     """
+    if type(wire) in _OWN:  # the check of a protocol asks for each of its members: ten times this
+        return wire  # type: ignore[return-value]
     if not isinstance(wire, str):
         if isinstance(wire, type) or not isinstance(wire, Wire):
             raise no_setting("wire", wire, _BY_NAME, "Sse()")

@@ -204,7 +204,7 @@ class SseReader(Blocks[Received]):
             data = self._waiting + data
             self._waiting = b""
         size = len(data)
-        if self._size or self._after_cr or self._bom is not None or size > self.max_frame or 13 in data or 0 in data:
+        if self._size or self._bom is not None or size > self.max_frame or 13 in data or 0 in data:
             return super().feed(data)  # CR may end a line, NUL voids an id
         records: list[Received] = []
         at = 0

@@ -165,6 +165,10 @@ class TestReader:
         with pytest.raises(FrameTooLarge):
             reader.feed(b"x")
         reader = NdjsonReader(100)
+        reader.feed(b'{"da')
+        assert len(reader.feed(b'ta":"x"}\n')) == 1
+        assert reader.feed(b"x" * (6 * 100 + 4096)) == []  # which the line before would have raised at once
+        reader = NdjsonReader(100)
         for _ in range(20):
             assert len(reader.feed(b'"x"}\n{"data":' if reader._parts else b'{"data":"x"}\n{"data":')) == 1
 

@@ -96,7 +96,8 @@ class TestEncoder:
     def test_a_ping_event_is_for_native_only(self) -> None:
         beat = encoder(own_ids=True, heartbeat="ping").heartbeat(AT)
         assert beat == f'event: ping\ndata: {{"cursor":"{AT}"}}\n\n'.encode()
-        with pytest.raises(ValueError, match="visible to SDK clients"):
+        said = "^`ping` events are visible to SDK clients: choose them with dialect `native` only$"
+        with pytest.raises(ValueError, match=said):
             encoder(heartbeat="ping")
 
     def test_a_bye_has_no_id_and_no_frame(self) -> None:
@@ -161,6 +162,16 @@ class TestReader:
                 ("beat", f"{AT} blocked".encode(), None, b"", None, "", False),
                 ("bye", str(AT).encode(), None, b"", None, "rotate", False),
             ]
+
+    def test_the_reason_of_a_bye_is_all_that_follows_its_cursor(self) -> None:
+        assert [(record[1], record[5]) for record in records([b": bye c two words\n: bye c\n"])] == [
+            (b"c", "two words"), (b"c", ""),
+        ]  # fmt: skip
+
+    def test_a_setting_hands_its_reader_what_the_dialect_says_of_ids(self) -> None:
+        opened = f"event: open\nid: {ZERO}\ndata: x\n\n".encode()
+        for own_ids, kind in ((False, "frame"), (True, "opening"), (None, "opening")):
+            assert [record.kind for record in Sse().reader(own_ids=own_ids).feed(opened)] == [kind]
 
     def test_a_terminal_without_a_marker_is_a_frame_without_data(self) -> None:
         data = f"data: x\n\n: end {AT}.complete\n".encode()
@@ -231,6 +242,7 @@ class TestReader:
         reader.feed(b"id: a\ndata: x")
         assert [record.data for record in reader.end()] == [b"x"]
         assert reader.end() == []
+        assert [record.data for record in reader.feed(b"data: y\n\n")] == [b"y"]  # nothing is left in between
 
     def test_frames_of_text_are_read_the_same_whether_one_or_many_come_in_a_chunk(self) -> None:
         first, rest = b"data: first\n\n", b"id: a\ndata: 1\n\n: sg b\ndata: \xff\n\nid: c\ndata: \n\n"
@@ -253,6 +265,23 @@ class TestReader:
         assert reader.feed(b"x") == []
         assert (reader._waiting, len(reader._line)) == (b"", 1)
         assert [facts(record) for record in reader.feed(b"\n\n")] == [frame(b"a", None, b"x" * 2036)]
+
+    def test_frames_of_text_take_the_short_way_only(self) -> None:
+        frames = b"id: a\ndata: 1\n\n: sg b\ndata: 2\n\nid: c\ndata: 3\n\n"
+        reader = SseReader(own_ids=False, max_frame=len(frames))
+        assert reader.feed(b"data: first\n\n") != []  # until then a byte-order mark may come
+        reader._lines = None  # type: ignore[assignment,method-assign]  # the line decoder's
+        for chunks in ([frames], [frames[:20], frames[20:]]):
+            assert [record.data for chunk in chunks for record in reader.feed(chunk)] == [b"1", b"2", b"3"]
+
+    def test_a_byte_order_mark_after_the_first_frame_is_none(self) -> None:
+        marked = b"\xef\xbb\xbfdata: x\n\n"
+        for chunks in ([b"id: a\ndata: 1\n\n", marked], [b"id: a\ndata: 1\n\n" + marked]):
+            assert records(chunks) == [frame(b"a", None, b"1")]
+
+    def test_a_cr_ends_a_line_in_frames_of_text_too(self) -> None:
+        for lines, data in ((b"id: a\r\ndata: x\n\n", b"x"), (b"id: a\ndata: x\rdata: y\n\n", b"x\ny")):
+            assert records([b"data: first\n\n", lines])[1:] == [frame(b"a", None, data)]
 
     def test_a_frame_above_the_limit_is_refused_with_its_size_after_the_good_ones(self) -> None:
         good = b"id: a\ndata: y\n\n"
@@ -285,6 +314,14 @@ class TestReader:
                 for chunk in [*chunks, b""]:
                     reader.feed(chunk)
             assert (caught.value.size, caught.value.limit) == (2501, 2500)
+
+    def test_the_limit_holds_for_a_whole_frame_of_text_in_one_chunk(self) -> None:
+        reader = SseReader(own_ids=False, max_frame=2500)
+        reader.feed(b"data: first\n\n")
+        assert [len(record.data) for record in reader.feed(b"id: a\ndata: " + b"x" * 2500 + b"\n\n")] == [2500]
+        with pytest.raises(FrameTooLarge) as caught:
+            reader.feed(b"id: a\ndata: " + b"x" * 2501 + b"\n\n")
+        assert (caught.value.size, caught.value.limit) == (2501, 2500)
 
 
 LINES = st.sampled_from(
