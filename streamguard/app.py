@@ -28,6 +28,7 @@ from streamguard.core.flush import FlushPolicy, Immediate
 from streamguard.core.frame import Frame
 from streamguard.core.framing import FramedEncoder
 from streamguard.log.base import (
+    Lease,
     LeaseHeld,
     LogError,
     StreamInfo,
@@ -42,9 +43,10 @@ from streamguard.runtime.reader import stored
 from streamguard.runtime.readers import Readers
 from streamguard.runtime.runs import Detach, OnDisconnect, Run, Runs
 from streamguard.runtime.source import TokenSource
+from streamguard.runtime.takeover import Resumer, orphan, taken_up
 from streamguard.runtime.timing import DEFAULT_TIMING, Timing
 
-__all__ = ["Action", "Authorize", "StreamGuard", "anyone_with_the_id"]
+__all__ = ["OWN", "Action", "Authorize", "Endpoint", "StreamGuard", "anyone_with_the_id"]
 
 logger = logging.getLogger("streamguard")
 
@@ -52,6 +54,9 @@ Action = Literal["start", "read", "ack", "cancel", "status"]
 Authorize = Callable[[Any, Action], "str | Awaitable[str | None] | None"]
 
 LOST: Final = Failure("producer_lost", "the process that generated this answer is gone", retryable=True)
+CANCELLED: Final = Failure("cancelled", "the stream was cancelled")
+OWN: Final = "streamguard"  # among a stream's options: how it is served
+FIXED: Final = "streamguard.encoder"  # the same: what another encoder needs to go on with it
 _HERE: Final = 10.0  # seconds between two signs that a stream of another process is read here
 _SWEEP: Final = 30.0  # seconds between two looks at what the log may forget
 
@@ -59,6 +64,17 @@ _SWEEP: Final = 30.0  # seconds between two looks at what the log may forget
 def anyone_with_the_id(request: Any, action: Action) -> str:
     """The open form of `authorize`: whoever knows a stream's id, 128 random bits, may read and cancel it."""
     return ""
+
+
+@attrs.frozen
+class Endpoint:
+    """What goes on with the streams of one endpoint after their process died, and how they are made."""
+
+    resumer: Resumer
+    dialect: Dialect
+    flush: FlushPolicy
+    timing: Timing
+    on_end: OnEnd | None
 
 
 @attrs.define(eq=False)
@@ -69,6 +85,7 @@ class StreamGuard:
     `on_disconnect` is what a reader's leaving does to the generation, for streams that can be resumed. `ttl` is how
     long, in seconds, a process may be silent before its streams are taken for lost. `max_readers` is how many may read
     one stream at once here; the newest wins. `patience` is how long the log may be in trouble before a stream fails.
+    `max_takeovers` is how often one stream may be gone on with after its process died.
     """
 
     log: StreamLog
@@ -80,7 +97,8 @@ class StreamGuard:
     path: str | None = attrs.field(init=False, default=None)  # where `install` put the endpoints
     runs: Runs = attrs.field(init=False, factory=Runs)
     readers: Readers = attrs.field(init=False, factory=Readers)
-    resumers: dict[str, Any] = attrs.field(init=False, factory=dict)  # by the name that a stream's options bear
+    max_takeovers: int = attrs.field(kw_only=True, default=2, validator=attrs.validators.ge(0))
+    resumers: dict[str, Endpoint] = attrs.field(init=False, factory=dict)  # by the name that a stream's options bear
     _swept: float = attrs.field(init=False, default=0.0)
 
     async def principal(self, request: Any, action: Action) -> str | None:
@@ -110,6 +128,7 @@ class StreamGuard:
         Raises StreamExists where `key` has a stream, and LogUnavailable; then the source was not started.
         """
         encoder = FramedEncoder(dialect_named(dialect), sid=new_sid(), negotiated=negotiated)
+        fixed = {"dialect": encoder.dialect.settings(), "negotiated": negotiated}
         info = StreamInfo(
             encoder.sid,
             dialect_named(dialect).name,
@@ -117,7 +136,7 @@ class StreamGuard:
             name=name,
             key=key,
             fingerprint=fingerprint,
-            options=options or {},
+            options={**(options or {}), FIXED: fixed},
         )
         lease = await self.log.create(info, self.ttl)
         producer = Producer(
@@ -171,19 +190,57 @@ class StreamGuard:
                 yield page
 
     async def lost(self, state: StreamState) -> None:
-        """Give an end to a stream that nobody generates: it is never left without one."""
+        """Go on with a stream that nobody generates, or give it an end: it is never left without one."""
         sid = state.info.sid
         try:
             lease = await self.log.take_over(sid, state.epoch, self.ttl)
             state = await self.log.state(sid)
-            encoder = FramedEncoder(dialect_named(state.info.dialect), at=state.tail)
-            cancelled = state.cancelled
-            failure = Failure("cancelled", "the stream was cancelled") if cancelled else LOST
-            frames = encoder.fail(failure, "cancelled" if cancelled else "failed")
-            await self.log.append(lease, state.tail, frames)
+            if not await self._taken_over(state, lease):
+                await self._sealed(state, lease)
         except (LeaseHeld, StreamSealed, UnknownStream):
             return  # somebody else was faster
-        logger.warning("stream %s: nobody generates it any more; it ended as failed", sid[:8])
+
+    async def _taken_over(self, state: StreamState, lease: Lease) -> bool:
+        """Go on with it, if somebody says how."""
+        endpoint = self.resumers.get(state.info.options.get(OWN, {}).get("resumer", ""))
+        if endpoint is None or state.cancelled or lease.epoch - 1 > self.max_takeovers:
+            return False
+        sid = state.info.sid
+        fixed = state.info.options.get(FIXED, {})
+        dialect = attrs.evolve(endpoint.dialect, **fixed.get("dialect", {}))  # type: ignore[misc]  # each is of attrs
+        try:
+            found, frames = await orphan(self.log, state, dialect)
+            answer = endpoint.resumer(found)
+            source = taken_up(await answer if inspect.isawaitable(answer) else answer, found)
+        except LogError as exc:
+            logger.warning("stream %s cannot be taken over: %s", sid[:8], exc)
+            return False
+        except Exception:
+            logger.exception("stream %s cannot be taken over: its resumer failed", sid[:8])
+            return False
+        encoder = FramedEncoder(dialect, at=state.tail, negotiated=bool(fixed.get("negotiated")))
+        encoder.follow(frames)
+        producer = Producer(
+            source,
+            endpoint.flush,
+            encoder,
+            self.log,
+            lease,
+            endpoint.timing,
+            patience=self.patience,
+            on_end=endpoint.on_end,
+        )
+        policy = self.on_disconnect
+        # Whoever reads it here is known by signals only, and must have time for the first.
+        self.runs.start(producer, policy if policy.grace > _HERE else Detach(2 * _HERE)).leave()
+        logger.warning("stream %s: taken over at frame %d, by lease %d", sid[:8], state.tail.seq, lease.epoch)
+        return True
+
+    async def _sealed(self, state: StreamState, lease: Lease) -> None:
+        encoder = FramedEncoder(dialect_named(state.info.dialect), at=state.tail)
+        failure, status = (CANCELLED, "cancelled") if state.cancelled else (LOST, "failed")
+        await self.log.append(lease, state.tail, encoder.fail(failure, status))
+        logger.warning("stream %s: nobody generates it any more; it ended as %s", state.info.sid[:8], status)
 
     async def _here(self, sid: str) -> None:
         try:

@@ -25,7 +25,7 @@ from streamguard.adapters.asgi import refuse_early, request_facts, send_refusal
 from streamguard.adapters.options import AnswerOptions, StreamNames, StreamOptions
 from streamguard.adapters.reading import OWN, REUSED, Reading, unavailable
 from streamguard.adapters.seal import Receive, Scope, Send
-from streamguard.app import StreamGuard
+from streamguard.app import Endpoint, StreamGuard
 from streamguard.core.cursor import Cursor, cursor_zero
 from streamguard.core.errors import Failure
 from streamguard.core.exchange import NO_STORE, Refusal, RequestFacts, problem, terms
@@ -249,5 +249,7 @@ class LoggedAnswer:
             own["wire"] = wire.name
         if stream.resumer is not None:
             own["resumer"] = name = f"{stream.resumer.__module__}.{stream.resumer.__qualname__}"
-            self.guard.resumers[name] = stream.resumer
+            self.guard.resumers[name] = Endpoint(
+                stream.resumer, self.options.dialect, self.options.flush, self.options.timing, self.options.on_end
+            )
         return {OWN: {key: value for key, value in own.items() if value}}

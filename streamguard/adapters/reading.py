@@ -17,7 +17,7 @@ from streamguard.adapters.asgi import AsgiSink, answer_whole, merged_headers, re
 from streamguard.adapters.options import AnswerOptions
 from streamguard.adapters.seal import Receive, Scope, Send
 from streamguard.adapters.transport import say_who_drops
-from streamguard.app import StreamGuard
+from streamguard.app import OWN, StreamGuard
 from streamguard.core.cursor import Cursor, cursor_zero
 from streamguard.core.dialect import dialect_named
 from streamguard.core.errors import Failure, SourceFailed, failure_from
@@ -53,7 +53,6 @@ from streamguard.runtime.source import TokenSource
 
 __all__ = ["OWN", "ROOT", "Reading", "unavailable", "why_not"]
 
-OWN: Final = "streamguard"  # in StreamInfo.options: the settings that belong to a stream, whoever serves it
 ROOT: Final = "streamguard.root"  # in the scope: where the application that has the endpoints is mounted
 
 _EXPOSED: Final = ("access-control-expose-headers", "streamguard")

@@ -14,7 +14,7 @@ that its dialect cannot write is told in the plainest form, as a failure.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import Any, Final
 from zlib import crc32
@@ -78,6 +78,11 @@ class FramedEncoder:
         self._quote: Callable[[str], bytes] = self.dialect.text
         self._made: list[Frame] = []  # what was made in a call that raised; leaves with the next one
         self._refused = False
+
+    def follow(self, frames: Iterable[Frame]) -> None:
+        """Take in the frames that another encoder of this stream made, up to where this one goes on."""
+        for frame in frames:
+            self.dialect.follow(frame.name, frame.data, self.ending)
 
     @property
     def cursor(self) -> Cursor:

@@ -73,6 +73,15 @@ class DialectEncoder(Protocol):
         """The terminal frame; `frames` and `size` are counts of what went before it."""
         ...
 
+    def settings(self) -> Mapping[str, Any]:
+        """What the Dialect must be made with so that another encoder can go on with this stream; as JSON has it."""
+        ...
+
+    def follow(self, name: str | None, data: bytes, ending: Ending) -> None:
+        """Take in a frame that another encoder of this stream made, before any of its own; notes in `ending` what
+        the frame says of it."""
+        ...
+
 
 class DialectReader(Protocol):
     """One read's decoder of frame data. `reasons`, `usage` and `error` are what the data said so far."""

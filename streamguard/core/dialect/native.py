@@ -44,6 +44,12 @@ class NativeEncoder:
     def terminal(self, ending: Ending, frames: int, size: int) -> Payload:
         return Payload(summary(ending, frames, size), "end")
 
+    def settings(self) -> Mapping[str, Any]:
+        return {}
+
+    def follow(self, name: str | None, data: bytes, ending: Ending) -> None:
+        pass  # no frame depends on another
+
 
 class NativeReader:
     """What `native` data says. The terminal's reason and usage are read from its summary."""

@@ -14,7 +14,7 @@ from __future__ import annotations
 import json
 import secrets
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import attrs
@@ -32,6 +32,7 @@ class OpenAIEncoder:
     """One stream of chat.completion.chunk events."""
 
     def __init__(self, model: str, id: str, created: int, include_usage: bool) -> None:
+        self._settings = {"model": model, "id": id, "created": created, "include_usage": include_usage}
         head = {"id": id, "object": "chat.completion.chunk", "created": created, "model": model}
         self._head = dumps(head)[:-1]
         self._before = self._head + b',"choices":[{"index":0,"delta":{"content":'
@@ -96,6 +97,16 @@ class OpenAIEncoder:
         error = {"message": failure.message, "type": ending.status, "param": None, "code": failure.code}
         return Payload(dumps({"error": error}), extra=extra)
 
+    def settings(self) -> Mapping[str, Any]:
+        return self._settings
+
+    def follow(self, name: str | None, data: bytes, ending: Ending) -> None:
+        if not data.startswith(self._head):  # a provider's own chunk
+            self._observe(json.loads(data), ending)
+            return
+        self._role_sent = True
+        self._tools += not data.startswith(self._before) and b'"tool_calls":[' in data
+
     def _delta(self, fields: bytes) -> bytes:
         role = b"" if self._role_sent else b'"role":"assistant",'
         self._role_sent = True
@@ -130,16 +141,20 @@ class OpenAIEncoder:
             message = error.get("message") if isinstance(error, Mapping) else error
             raise SourceFailed("upstream_error", str(message))
         before = dict(ending.reasons)
-        _, reading = self._seen.observe_payload(chunk)
-        for choice in reading.texts or ():
+        for choice in self._observe(chunk, ending):
             if choice in before:
                 raise TextAfterFinish(choice, before[choice])
+        return [Payload(data)]
+
+    def _observe(self, chunk: Mapping[str, Any], ending: Ending) -> Iterable[int]:
+        """Note what a provider's chunk says of the ending; the choices that it has text for."""
+        _, reading = self._seen.observe_payload(chunk)
         for choice, reason in self._seen.reasons.items():
             ending.merge(Finish(reason, choice=choice))
         if isinstance(chunk.get("usage"), Mapping):
             ending.merge(Finish(usage=chunk["usage"]))
             self._usage_sent = True
-        return [Payload(data)]
+        return reading.texts or ()
 
 
 def _no_constant(name: str) -> None:

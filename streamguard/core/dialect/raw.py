@@ -116,6 +116,12 @@ class RawEncoder:
             return Payload(summary(ending, frames, size), "end") if self._negotiated else Payload(b"")
         return self._failure(ending)
 
+    def settings(self) -> Mapping[str, Any]:
+        return {}  # an end rule may be a function: it comes with the endpoint
+
+    def follow(self, name: str | None, data: bytes, ending: Ending) -> None:
+        self._seen.observe(name, data.decode())
+
     def _event(self, event: Event, ending: Ending) -> list[Payload]:
         payload = self._payload(event)
         seen, _ = self._seen.observe(payload.name, event.data)

@@ -40,6 +40,12 @@ class TextEncoder:
     def terminal(self, ending: Ending, frames: int, size: int) -> Payload:
         return Payload(b"")
 
+    def settings(self) -> Mapping[str, Any]:
+        return {}
+
+    def follow(self, name: str | None, data: bytes, ending: Ending) -> None:
+        pass
+
 
 class TextReader:
     """Text as it comes."""
