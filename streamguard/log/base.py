@@ -27,7 +27,7 @@ unknown in the same sense. Times are seconds.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, Literal, Protocol, runtime_checkable
 
 import attrs
@@ -64,6 +64,9 @@ PAGE: Final = 512  # frames of one `read`, by default
 MAX_SIGNALS: Final = 1024  # of one stream that a log must keep; newer ones say all that older ones did, save a cancel
 
 SignalKind = Literal["cancel", "grant", "read"]
+
+crash: Callable[[str], object] | None = None
+"""Called with the name of a step at which a process may die, for tests that let it (`testing.crash`); else None."""
 
 
 class LogError(StreamGuardError):
