@@ -14,7 +14,8 @@ from __future__ import annotations
 
 import inspect
 import logging
-from collections.abc import AsyncGenerator, Awaitable, Callable
+import math
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import aclosing
 from typing import Any, Final, Literal
 
@@ -27,10 +28,12 @@ from streamguard.core.errors import Failure
 from streamguard.core.flush import FlushPolicy, Immediate
 from streamguard.core.frame import Frame
 from streamguard.core.framing import FramedEncoder
+from streamguard.log import base
 from streamguard.log.base import (
     Lease,
     LeaseHeld,
     LogError,
+    LogUnavailable,
     StreamInfo,
     StreamLog,
     StreamSealed,
@@ -41,7 +44,7 @@ from streamguard.observe.hooks import OnEnd
 from streamguard.runtime.producer import Producer
 from streamguard.runtime.reader import stored
 from streamguard.runtime.readers import Readers
-from streamguard.runtime.runs import Detach, OnDisconnect, Run, Runs
+from streamguard.runtime.runs import SIGN, Detach, OnDisconnect, Run, Runs
 from streamguard.runtime.source import TokenSource
 from streamguard.runtime.takeover import Resumer, orphan, taken_up
 from streamguard.runtime.timing import DEFAULT_TIMING, Timing
@@ -57,7 +60,6 @@ LOST: Final = Failure("producer_lost", "the process that generated this answer i
 CANCELLED: Final = Failure("cancelled", "the stream was cancelled")
 OWN: Final = "streamguard"  # among a stream's options: how it is served
 FIXED: Final = "streamguard.encoder"  # the same: what another encoder needs to go on with it
-_HERE: Final = 10.0  # seconds between two signs that a stream of another process is read here
 _SWEEP: Final = 30.0  # seconds between two looks at what the log may forget
 
 
@@ -75,6 +77,7 @@ class Endpoint:
     flush: FlushPolicy
     timing: Timing
     on_end: OnEnd | None
+    on_disconnect: OnDisconnect | None = None  # the guard's, by default
 
 
 @attrs.define(eq=False)
@@ -100,6 +103,7 @@ class StreamGuard:
     max_takeovers: int = attrs.field(kw_only=True, default=2, validator=attrs.validators.ge(0))
     resumers: dict[str, Endpoint] = attrs.field(init=False, factory=dict)  # by the name that a stream's options bear
     _swept: float = attrs.field(init=False, default=0.0)
+    _lost: dict[str, anyio.Event] = attrs.field(init=False, factory=dict)  # what is being taken over just now
 
     async def principal(self, request: Any, action: Action) -> str | None:
         """Who asks, or None if that one may not."""
@@ -138,6 +142,7 @@ class StreamGuard:
             fingerprint=fingerprint,
             options={**(options or {}), FIXED: fixed},
         )
+        asked = timing.clock()
         lease = await self.log.create(info, self.ttl)
         producer = Producer(
             source,
@@ -147,6 +152,7 @@ class StreamGuard:
             lease,
             timing,
             patience=self.patience,
+            renewed=asked,
             on_end=on_end,
             request_id=request_id,
         )
@@ -180,46 +186,92 @@ class StreamGuard:
 
     async def pages(self, after: Cursor) -> AsyncGenerator[list[Frame], None]:
         """The frames behind a cursor, to the stream's end; while they are read the stream is known to be read."""
-        here = self.runs.get(after.sid) is not None
-        told = -_HERE
-        async with aclosing(stored(self.log, after, self.lost)) as pages:  # else it is closed at some time
+        run = self.runs.get(after.sid)  # which has been told of its reader, if it runs here
+        told = -math.inf
+
+        async def reading() -> None:
+            nonlocal told
+            now = anyio.current_time()
+            if now - told >= SIGN and (run is None or self.runs.get(after.sid) is not run):
+                told = now
+                await self._here(after.sid)
+
+        frames = stored(self.log, after, self.lost, reading=reading, always=run is None)
+        async with aclosing(frames) as pages:  # else it is closed at some time
             async for page in pages:
-                if not here and anyio.current_time() - told >= _HERE:
-                    told = anyio.current_time()
-                    await self._here(after.sid)
                 yield page
 
     async def lost(self, state: StreamState) -> None:
-        """Go on with a stream that nobody generates, or give it an end: it is never left without one."""
-        sid = state.info.sid
-        try:
-            lease = await self.log.take_over(sid, state.epoch, self.ttl)
-            state = await self.log.state(sid)
-            if not await self._taken_over(state, lease):
-                await self._sealed(state, lease)
-        except (LeaseHeld, StreamSealed, UnknownStream):
-            return  # somebody else was faster
+        """Go on with a stream that nobody generates, or give it an end: it is never left without one.
 
-    async def _taken_over(self, state: StreamState, lease: Lease) -> bool:
+        Whoever asks may leave meanwhile: it is done beside the caller, once for all who ask.
+        """
+        sid = state.info.sid
+        done = self._lost.get(sid)
+        if done is None:
+            self._lost[sid] = done = anyio.Event()
+
+            async def take() -> None:
+                try:
+                    await self._take_over(state)
+                except (LeaseHeld, StreamSealed, UnknownStream):
+                    pass  # somebody else was faster
+                except LogError as exc:
+                    logger.warning("stream %s could not be taken over: %s", sid[:8], exc)
+                finally:
+                    del self._lost[sid]
+                    done.set()
+
+            self.runs.background.start(take, f"streamguard takeover {sid[:8]}")
+        await done.wait()
+
+    async def _take_over(self, state: StreamState) -> None:
+        sid = state.info.sid
+        lease = await self.log.take_over(sid, state.epoch, self.ttl)
+        try:
+            if base.crash is not None:
+                base.crash("in-takeover")
+            state = await self.log.state(sid)
+            if not await self._gone_on(state, lease):
+                await self._sealed(state, lease)
+        except BaseException:
+            with anyio.CancelScope(shield=True), anyio.move_on_after(1.0):
+                await self._let_go(lease)
+            raise
+
+    async def _gone_on(self, state: StreamState, lease: Lease) -> bool:
         """Go on with it, if somebody says how."""
-        endpoint = self.resumers.get(state.info.options.get(OWN, {}).get("resumer", ""))
+        sid = state.info.sid
+        endpoint = self.resumers.get(_own(state.info, OWN).get("resumer", ""))
         if endpoint is None or state.cancelled or lease.epoch - 1 > self.max_takeovers:
             return False
-        sid = state.info.sid
-        fixed = state.info.options.get(FIXED, {})
-        dialect = attrs.evolve(endpoint.dialect, **fixed.get("dialect", {}))  # type: ignore[misc]  # each is of attrs
         try:
-            found, frames = await orphan(self.log, state, dialect)
-            answer = endpoint.resumer(found)
-            source = taken_up(await answer if inspect.isawaitable(answer) else answer, found)
+            if endpoint.dialect.name != state.info.dialect:
+                raise ValueError(f"its dialect is {state.info.dialect}, and its endpoint's {endpoint.dialect.name}")
+            dialect = _fixed(endpoint.dialect, state.info)
+            with anyio.move_on_after(self.ttl / 2) as limit:
+                found, frames = await orphan(self.log, state, dialect)
+                answer = endpoint.resumer(found)
+                source = taken_up(await answer if inspect.isawaitable(answer) else answer, found, frames, dialect)
+                encoder = FramedEncoder(dialect, at=state.tail, negotiated=_negotiated(state.info))
+                encoder.follow(frames)
+            if limit.cancelled_caught:
+                raise TimeoutError("it took longer than half a lease: what takes time belongs into its source")
+        except LogUnavailable:
+            raise
         except LogError as exc:
             logger.warning("stream %s cannot be taken over: %s", sid[:8], exc)
             return False
         except Exception:
             logger.exception("stream %s cannot be taken over: its resumer failed", sid[:8])
             return False
-        encoder = FramedEncoder(dialect, at=state.tail, negotiated=bool(fixed.get("negotiated")))
-        encoder.follow(frames)
+        asked = endpoint.timing.clock()
+        try:
+            await self.log.renew(lease)
+        except BaseException:
+            with anyio.CancelScope(shield=True), anyio.move_on_after(1.0):
+                await source.aclose()
+            raise
         producer = Producer(
             source,
             endpoint.flush,
@@ -228,19 +280,33 @@ class StreamGuard:
             lease,
             endpoint.timing,
             patience=self.patience,
+            renewed=asked,
             on_end=endpoint.on_end,
         )
-        policy = self.on_disconnect
-        # Whoever reads it here is known by signals only, and must have time for the first.
-        self.runs.start(producer, policy if policy.grace > _HERE else Detach(2 * _HERE)).leave()
+        run = self.runs.start(producer, endpoint.on_disconnect or self.on_disconnect)
+        run.seen()  # whoever reads it is known by signs only, and has time to give the next
+        run.leave()
         logger.warning("stream %s: taken over at frame %d, by lease %d", sid[:8], state.tail.seq, lease.epoch)
         return True
 
     async def _sealed(self, state: StreamState, lease: Lease) -> None:
-        encoder = FramedEncoder(dialect_named(state.info.dialect), at=state.tail)
+        endpoint = self.resumers.get(_own(state.info, OWN).get("resumer", ""))
+        try:
+            dialect = dialect_named(state.info.dialect) if endpoint is None else endpoint.dialect
+            encoder = FramedEncoder(_fixed(dialect, state.info), at=state.tail, negotiated=_negotiated(state.info))
+        except Exception:
+            # A dialect of the application's own, which this process does not know. Any end is better than none.
+            logger.exception("stream %s: its end is written in dialect native", state.info.sid[:8])
+            encoder = FramedEncoder("native", at=state.tail)
         failure, status = (CANCELLED, "cancelled") if state.cancelled else (LOST, "failed")
         await self.log.append(lease, state.tail, encoder.fail(failure, status))
         logger.warning("stream %s: nobody generates it any more; it ended as %s", state.info.sid[:8], status)
+
+    async def _let_go(self, lease: Lease) -> None:
+        try:
+            await self.log.release(lease)
+        except LogError as exc:
+            logger.warning("stream %s: its lease could not be let go: %s", lease.sid[:8], exc)
 
     async def _here(self, sid: str) -> None:
         try:
@@ -257,3 +323,19 @@ class StreamGuard:
     async def _sweep(self) -> None:
         while await self.log.sweep():
             pass
+
+
+def _own(info: StreamInfo, name: str) -> Mapping[str, Any]:
+    """What the library itself has put among a stream's options."""
+    found = info.options.get(name)
+    return found if isinstance(found, Mapping) else {}
+
+
+def _fixed(dialect: Dialect, info: StreamInfo) -> Dialect:
+    """The dialect with the settings that the stream began with."""
+    settings = _own(info, FIXED).get("dialect")
+    return attrs.evolve(dialect, **settings) if settings else dialect  # type: ignore[misc]  # each is of attrs
+
+
+def _negotiated(info: StreamInfo) -> bool:
+    return bool(_own(info, FIXED).get("negotiated"))

@@ -7,12 +7,14 @@ raises is logged, and a cancellation ends it.
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import logging
 from collections.abc import Awaitable, Callable
 
 import anyio
 
 from streamguard.runtime.cancellation import FATAL, leaf
+from streamguard.runtime.wakeup import running_trio
 
 __all__ = ["Background"]
 
@@ -29,18 +31,16 @@ class Background:
         return len(self._tasks)
 
     def start(self, run: Callable[[], Awaitable[None]], name: str) -> None:
-        """Start `run` beside the caller, with the caller's context variables."""
-        try:
-            loop = asyncio.get_running_loop()
-        except RuntimeError:
-            import trio.lowlevel
-
-            self._tasks.add(run)
-            trio.lowlevel.spawn_system_task(self._on_trio, run, name, name=name)
-        else:
-            task = loop.create_task(self._guarded(run, name), name=name)
+        """Start `run` beside the caller, with a copy of the caller's context variables."""
+        trio = running_trio()
+        if trio is None:
+            task = asyncio.get_running_loop().create_task(self._guarded(run, name), name=name)
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
+        else:
+            self._tasks.add(run)
+            # A system task has the context of trio's own start, unless told otherwise.
+            trio.spawn_system_task(self._on_trio, run, name, name=name, context=contextvars.copy_context())
 
     async def _on_trio(self, run: Callable[[], Awaitable[None]], name: str) -> None:
         try:

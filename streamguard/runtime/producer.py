@@ -27,14 +27,15 @@ from streamguard.core.frame import Frame
 from streamguard.core.framing import FramedEncoder
 from streamguard.core.items import Checkpoint, Item
 from streamguard.core.jsontext import dumps
-from streamguard.log.base import Lease, LogError, LogUnavailable, StreamLog
+from streamguard.log import base
+from streamguard.log.base import Lease, LogError, LogUnavailable, StreamLog, StreamSealed
 from streamguard.observe.hooks import OnEnd, Outcome
 from streamguard.runtime.direct import DirectDriver
 from streamguard.runtime.lists import FrameLists
 from streamguard.runtime.source import TokenSource
 from streamguard.runtime.timing import Timing
 
-__all__ = ["LogSink", "LoggedStage", "Producer"]
+__all__ = ["LogSink", "LoggedStage", "Mark", "Producer"]
 
 logger = logging.getLogger("streamguard")
 
@@ -42,8 +43,15 @@ _PAUSE: Final = 0.05  # seconds before an append is repeated for the first time
 _LISTEN: Final = 30.0  # seconds of one wait for a signal
 
 
+@attrs.frozen
+class Mark:
+    """Among frames: here the source could go on from `state`, which is JSON."""
+
+    state: bytes
+
+
 class LoggedStage(FrameLists):
-    """items -> flush -> encode, for a log: a checkpoint goes along with the frames before it."""
+    """items -> flush -> encode, for a log: a checkpoint stands as a `Mark` behind the frames before it."""
 
     def __init__(self, policy: FlushPolicy, encoder: FramedEncoder) -> None:
         super().__init__(policy, encoder)
@@ -56,10 +64,10 @@ class LoggedStage(FrameLists):
         return self._encoder.cursor
 
     def _push(self, item: Item, now: float) -> list[Any]:
-        frames: list[Any] = self._frames(item, now)
-        if type(item) is Checkpoint:
-            frames.append(item)
-        return frames
+        if type(item) is not Checkpoint:
+            return self._frames(item, now)
+        mark = Mark(dumps(item.state))  # before what is held has left: a state that is no JSON fails the stream
+        return [*self._frames(item, now), mark]
 
     def fail(self, failure: Failure, now: float, status: str = "failed") -> list[Frame]:
         """A server that goes away is no end of the stream: only what is held leaves."""
@@ -69,16 +77,23 @@ class LoggedStage(FrameLists):
 
 
 class LogSink:
-    """Where a producer's frames go. `tail` is the last that was acknowledged, `renewed` when the lease was, before
-    the call that did it; `patience` is how long an append may fail before the stream does."""
+    """Where a producer's frames go. `tail` is the last that was acknowledged, `renewed` when the newest call was sent
+    that renewed the lease; `patience` is how long, in seconds, an append may fail before the stream does."""
 
     def __init__(
-        self, log: StreamLog, lease: Lease, tail: Cursor, clock: Callable[[], float], *, patience: float = 5.0
+        self,
+        log: StreamLog,
+        lease: Lease,
+        tail: Cursor,
+        clock: Callable[[], float],
+        *,
+        renewed: float,
+        patience: float = 5.0,
     ) -> None:
         self.log = log
         self.lease = lease
         self.tail = tail
-        self.renewed = clock()
+        self.renewed = renewed
         self._clock = clock
         self._patience = patience
         self._left = anyio.Event()
@@ -86,28 +101,55 @@ class LogSink:
     async def start(self) -> None: ...
 
     async def send(self, data: list[Any]) -> None:
-        state = None
-        if type(data[-1]) is Checkpoint:
-            state = dumps(data.pop().state)
+        """Append frames, and the marks among them, each together with the frames before it."""
+        if len(data) == 1 and type(data[0]) is Frame:
+            await self._append(data, None)
+            return
+        frames: list[Frame] = []
+        for part in data:
+            if type(part) is Mark:
+                await self._append(frames, part.state)
+                frames = []
+            else:
+                frames.append(part)
+        if frames:  # none behind a mark, and where a server that goes away has nothing left to say
+            await self._append(frames, None)
+
+    async def _append(self, frames: list[Frame], state: bytes | None) -> None:
+        if base.crash is not None:
+            self._before(frames, base.crash)
         asked = self._clock()
         try:
-            self.tail = await self.log.append(self.lease, self.tail, data, checkpoint=state)
+            self.tail = await self.log.append(self.lease, self.tail, frames, checkpoint=state)
         except LogUnavailable as exc:
-            self.tail = await self._again(data, state, asked, exc)
-            asked = self._clock()
-        self.renewed = asked
+            asked = await self._again(frames, state, asked, exc)
+        self.renewed = max(self.renewed, asked)
+        if base.crash is not None:
+            base.crash("between-append-and-delivery")
 
-    async def _again(self, data: list[Frame], state: bytes | None, since: float, exc: LogUnavailable) -> Cursor:
+    async def _again(self, frames: list[Frame], state: bytes | None, since: float, exc: LogUnavailable) -> float:
+        """Append what may have been appended, until the log says so; when the call was sent that it answered."""
         pause = _PAUSE
         logger.warning("stream %s: %s; it is tried again", self.lease.sid[:8], exc)
-        while self._clock() - since < self._patience:
-            await anyio.sleep(pause)
+        while (asked := self._clock()) - since < self._patience:
+            await anyio.sleep(min(pause, since + self._patience - asked))
             pause = min(2 * pause, 1.0)
+            asked = self._clock()
             try:
-                return await self.log.append(self.lease, self.tail, data, checkpoint=state)
+                self.tail = await self.log.append(self.lease, self.tail, frames, checkpoint=state)
+                return asked
             except LogUnavailable as again:
                 exc = again
+        logger.error("stream %s: %s, for %g s; it is given up", self.lease.sid[:8], exc, self._patience)
         raise exc
+
+    def _before(self, frames: list[Frame], crash: Callable[[str], object]) -> None:
+        """The steps before an append at which a test may let this process die."""
+        if not self.tail.seq:
+            crash("before-first-frame")
+        if frames and frames[-1].status is not None:
+            crash("between-content-and-terminal")
+        crash("before-append")
 
     async def end(self) -> None: ...
 
@@ -128,7 +170,8 @@ class LogSink:
 
 
 class Producer:
-    """Generates one stream into a log, under a lease. `timing` are the source's limits."""
+    """Generates one stream into a log, under a lease. `timing` are the source's limits; `renewed` is when, by its
+    clock, the call was sent that gave the lease or renewed it (now, by default)."""
 
     def __init__(
         self,
@@ -140,10 +183,12 @@ class Producer:
         timing: Timing,
         *,
         patience: float = 5.0,
+        renewed: float | None = None,
         on_end: OnEnd | None = None,
         request_id: str | None = None,
     ) -> None:
-        self.sink = LogSink(log, lease, encoder.cursor, timing.clock, patience=patience)
+        since = timing.clock() if renewed is None else renewed
+        self.sink = LogSink(log, lease, encoder.cursor, timing.clock, renewed=since, patience=patience)
         self.lease = lease
         self.on_read: Callable[[], None] = _nobody  # called when a reader elsewhere says that it is there
         self._clock = timing.clock
@@ -187,6 +232,8 @@ class Producer:
         """One that ends with a refusal of the log says that the stream is not ours any more."""
         try:
             await task()
+        except StreamSealed:
+            pass  # by ourselves: anybody else would have had to take the lease first
         except LogError as exc:
             logger.warning("stream %s: %s", self.lease.sid[:8], exc)
             self.sink.leave()
@@ -199,10 +246,12 @@ class Producer:
             asked = self._clock()
             if asked - self.sink.renewed < ttl / 3:
                 continue
+            if base.crash is not None:
+                base.crash("in-lease-renewal")
             try:
                 with anyio.move_on_after(ttl / 6):
                     await log.renew(self.lease)
-                    self.sink.renewed = asked
+                    self.sink.renewed = max(self.sink.renewed, asked)
             except LogUnavailable as exc:
                 logger.warning("stream %s: its lease could not be renewed: %s", self.lease.sid[:8], exc)
                 await anyio.sleep(ttl / 12)

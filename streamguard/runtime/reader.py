@@ -26,12 +26,19 @@ Orphaned = Callable[[StreamState], Awaitable[None]]
 
 
 async def stored(
-    log: StreamLog, after: Cursor, orphaned: Orphaned, *, look: float = _LOOK
+    log: StreamLog,
+    after: Cursor,
+    orphaned: Orphaned,
+    *,
+    look: float = _LOOK,
+    reading: Callable[[], Awaitable[None]] | None = None,
+    always: bool = True,
 ) -> AsyncGenerator[list[Frame], None]:
     """The frames of a stream behind `after`, in pages, up to its terminal.
 
-    `orphaned` is called when nobody generates it any more: it takes the stream over, or seals it. Raises SourceFailed
-    where the log has no more to give.
+    `orphaned` is called when nobody generates it any more: it takes the stream over, or seals it. `reading` is called
+    while somebody waits for frames: before each wait, or unless `always` after each that was in vain. Raises
+    SourceFailed where the log has no more to give.
     """
     sid = after.sid
     try:
@@ -43,7 +50,12 @@ async def stored(
                 yield page
                 if last.status is not None:
                     return
-            elif not await log.wait(after, look):
+                continue
+            if always and reading is not None:
+                await reading()
+            if not await log.wait(after, look):
+                if not always and reading is not None:
+                    await reading()
                 state = await log.state(sid)
                 if not state.held and not state.sealed:
                     await orphaned(state)

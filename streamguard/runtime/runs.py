@@ -7,13 +7,14 @@ as its policy allows:
     Detach(grace=60)                after so many seconds without a reader; one that comes back in time finds it running
     ReadOn(items=…, seconds=…)      the same, but the source may go on for so much more, which the log keeps
 
-Readers at other processes are known by the `read` signals that they send through the log.
+Readers at other processes are known by the `read` signals that they send through the log, one every SIGN seconds. Each
+counts as a reader that is there for PRESENCE seconds: longer than it takes to send the next.
 """
 
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, Final
 
 import anyio
 import attrs
@@ -22,7 +23,10 @@ from streamguard.core.errors import Failure
 from streamguard.runtime.background import Background
 from streamguard.runtime.producer import Producer
 
-__all__ = ["Cancel", "Detach", "OnDisconnect", "ReadOn", "Run", "Runs"]
+__all__ = ["PRESENCE", "SIGN", "Cancel", "Detach", "OnDisconnect", "ReadOn", "Run", "Runs"]
+
+SIGN: Final = 10.0  # seconds between two signs that a stream is read at another process
+PRESENCE: Final = 25.0  # seconds that one counts: two signs, and the way of the second
 
 LEFT = Failure("gone", "the reader left")
 
@@ -72,7 +76,7 @@ class Run:
         self.over = anyio.Event()
         self._readers = 0
         self._changed = anyio.Event()
-        self._seen = 0  # signs of readers elsewhere
+        self._present = -math.inf  # until when somebody is taken to read it at another process
         producer.on_read = self.seen
 
     @property
@@ -90,8 +94,8 @@ class Run:
         self._changed.set()
 
     def seen(self) -> None:
-        """Somebody reads it at another process."""
-        self._seen += 1
+        """Somebody reads it, at another process or unknown to this run."""
+        self._present = anyio.current_time() + PRESENCE
         self._changed.set()
 
     async def run(self) -> None:
@@ -110,16 +114,20 @@ class Run:
             if self._readers:
                 await self._changed.wait()
                 continue
-            seen, had = self._seen, self.producer.items
+            if self._read():
+                with anyio.move_on_after(self._present - anyio.current_time()):
+                    await self._changed.wait()
+                continue
+            had = self.producer.items
             with anyio.move_on_after(self.policy.grace):
-                while not self._came(seen) and not self._enough(had):
+                while not self._read() and not self._enough(had):
                     await self._woken()
-            if not self._came(seen):
+            if not self._read():
                 self.producer.cancel(LEFT)
                 return
 
-    def _came(self, seen: int) -> bool:
-        return self._readers > 0 or self._seen != seen
+    def _read(self) -> bool:
+        return self._readers > 0 or anyio.current_time() < self._present
 
     def _enough(self, had: int) -> bool:
         items = self.policy.items
@@ -154,7 +162,8 @@ class Runs:
             try:
                 await run.run()
             finally:
-                self._runs.pop(run.sid, None)
+                if self._runs.get(run.sid) is run:  # it may have been taken over here meanwhile
+                    del self._runs[run.sid]
 
         self.background.start(tracked, f"streamguard stream {run.sid[:8]}")
         return run

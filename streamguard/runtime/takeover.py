@@ -10,28 +10,30 @@ Whoever reads such a stream takes its lease and asks the application's *resumer*
 
 Nothing else will do. With the position left open text would stand twice, or be missing, in an answer that is sealed as
 complete; and a source that makes another text than before is found out (`diverged`) instead of being appended.
+
+What is compared is what a reader is given. A block is sent through its dialect first: in `openai` it is a chunk.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from typing import Any, Final
 
 import attrs
 
 from streamguard.core.cursor import Cursor, cursor_zero
-from streamguard.core.dialect import Dialect
+from streamguard.core.dialect import Dialect, DialectReader
 from streamguard.core.errors import SourceFailed
 from streamguard.core.frame import Frame
-from streamguard.core.items import Block, Checkpoint, Finish, Item, TextIntake
+from streamguard.core.items import Block, Checkpoint, Ending, Finish, Item, TextIntake
 from streamguard.log.base import StreamInfo, StreamLog, StreamState
 from streamguard.runtime.source import Producer, TokenSource
 
 __all__ = ["Continue", "Orphan", "Replay", "Resumer", "frames_of", "orphan", "taken_up"]
 
 DIVERGED: Final = "the source makes another text than the one that was sent before its process died"
-Part = str | Block
+Part = str | Block | Mapping[str, Any]
 
 
 @attrs.frozen
@@ -54,12 +56,14 @@ class Orphan:
     """A stream that nobody generates, as its resumer sees it.
 
     `info` is what its start fixed, `tail` where it stands, `checkpoint` the last state that its source gave (None: it
-    gave none), `text_after` the text that came behind that state, `parts` all text and blocks so far, in order.
+    gave none) and `since` the position of that (the start, without). `parts` are all text and blocks so far, in order,
+    each as a reader is given it, `parts_after` those behind the checkpoint.
     """
 
     info: StreamInfo
     tail: Cursor
     checkpoint: Any
+    since: Cursor
     parts: tuple[Part, ...]
     parts_after: tuple[Part, ...]
 
@@ -92,78 +96,126 @@ async def frames_of(log: StreamLog, after: Cursor, tail: Cursor) -> list[Frame]:
 
 async def orphan(log: StreamLog, state: StreamState, dialect: Dialect) -> tuple[Orphan, list[Frame]]:
     """What a resumer is told, and all frames so far. Raises CursorTrimmed where the log does not have them any more."""
-    frames = await frames_of(log, cursor_zero(state.info.sid), state.tail)
-    at = state.checkpoint
-    behind = [frame for frame in frames if at is None or frame.seq > at.at.seq]
-    found = None if at is None else json.loads(at.state)
+    zero = cursor_zero(state.info.sid)
+    frames = await frames_of(log, zero, state.tail)
+    since, checkpoint = zero, None
+    if state.checkpoint is not None:
+        since, checkpoint = state.checkpoint.at, json.loads(state.checkpoint.state)
+    behind = [frame for frame in frames if frame.seq > since.seq]
     parts, after = tuple(_parts(frames, dialect)), tuple(_parts(behind, dialect))
-    return Orphan(state.info, state.tail, found, parts, after), frames
+    return Orphan(state.info, state.tail, checkpoint, since, parts, after), frames
 
 
-def _parts(frames: list[Frame], dialect: Dialect) -> list[Part]:
-    """What frames say, as a source would yield it: adjacent text as one piece."""
+def _parts(frames: Sequence[Frame], dialect: Dialect) -> list[Part]:
+    """What frames say: adjacent text as one piece, and what is no text."""
     reader = dialect.reader()
     parts: list[Part] = []
     for frame in frames:
-        reading = reader.read(frame.name, frame.data.decode())
-        text = reading if isinstance(reading, str) else reading.text if reading is not None else ""
-        if text and parts and isinstance(parts[-1], str):
-            parts[-1] += text
-        elif text:
-            parts.append(text)
-        if reading is not None and not isinstance(reading, str) and isinstance(reading.item, Block):
-            parts.append(reading.item)
+        part = _said(reader, frame.name, frame.data)
+        if isinstance(part, str) and parts and isinstance(parts[-1], str):
+            parts[-1] += part
+        elif part is not None:
+            parts.append(part)
     return parts
 
 
-def taken_up(answer: object, orphan: Orphan) -> TokenSource:
+def _said(reader: DialectReader, name: str | None, data: bytes) -> Part | None:
+    """What the data of one frame says: its text if it has any, else the item that it is."""
+    reading = reader.read(name, data.decode())
+    if reading is None or isinstance(reading, str):
+        return reading or None
+    return reading.text or reading.item
+
+
+def taken_up(answer: object, orphan: Orphan, frames: Sequence[Frame], dialect: Dialect) -> TokenSource:
     """The source to go on with. Raises TypeError for an answer that does not say where it begins."""
     if isinstance(answer, Continue):
         return TokenSource(answer.source)
     if isinstance(answer, Replay):
-        expected = orphan.parts_after if answer.from_checkpoint else orphan.parts
-        return TokenSource(_beyond(TokenSource(answer.source), list(expected)))
+        expected, before = orphan.parts, 0
+        if answer.from_checkpoint:
+            expected, before = orphan.parts_after, orphan.since.seq
+        compared = _Comparison(expected, dialect, frames[:before])
+        return TokenSource(_beyond(TokenSource(answer.source), compared))
     raise TypeError(f"a resumer answers Continue(source) or Replay(source), not {type(answer).__name__}")
 
 
-async def _beyond(source: TokenSource, expected: list[Part]) -> AsyncIterator[Item]:
+async def _beyond(source: TokenSource, compared: _Comparison) -> AsyncIterator[Item]:
     """What `source` yields beyond what is expected of it. Raises SourceFailed where it differs."""
-    intake = TextIntake()
-    expected.reverse()  # the next one is the last
     async with source:
         async for item in source:
-            if not expected:
+            if compared.over:
                 yield item
-            elif isinstance(item, (str, bytes)):
-                text = intake.text(item) if isinstance(item, str) else intake.bytes(item)
-                rest = _matched(text, expected)
-                if rest:
-                    yield rest
-            elif isinstance(item, Block):
-                if expected.pop() != item:
-                    raise SourceFailed("diverged", DIVERGED)
-            elif not isinstance(item, (Finish, Checkpoint)):
-                raise TypeError(f"Replay compares text and blocks, and the source yielded {type(item).__name__}")
-        if expected:
-            raise SourceFailed("diverged", DIVERGED)
+                continue
+            for rest in compared.take(item):
+                yield rest
+    for rest in compared.end():
+        yield rest
 
 
-def _matched(text: str, expected: list[Part]) -> str:
-    """What of `text` lies beyond the expected text."""
-    head = expected[-1]
-    if not isinstance(head, str):
-        if text:
+class _Comparison:
+    """What a source yields, against what is in the log; it hands out what lies beyond that.
+
+    `before` are the frames that stand before what is expected. Raises SourceFailed where the source differs.
+    """
+
+    def __init__(self, expected: Sequence[Part], dialect: Dialect, before: Sequence[Frame]) -> None:
+        self._expected = [*expected][::-1]  # the next one is the last
+        self._intake = TextIntake()
+        self._encoder = dialect.encoder()
+        self._reader = dialect.reader()
+        self._ending = Ending()
+        for frame in before:
+            self._encoder.follow(frame.name, frame.data, self._ending)
+
+    @property
+    def over(self) -> bool:
+        """Whether all was compared, and nothing is held."""
+        return not self._expected and not self._intake.torn
+
+    def take(self, item: Item) -> list[Item]:
+        if isinstance(item, str):
+            return self._text(self._intake.text(item))
+        if isinstance(item, bytes):
+            return self._text(self._intake.bytes(item))
+        if isinstance(item, Finish) and item.reason is None:
+            return [item]  # usage on the way, which tears no character
+        out = self._text(self._intake.end())
+        if not self._expected or isinstance(item, Finish):  # a second Finish of a choice says the same
+            return [*out, item]
+        if isinstance(item, Block):
+            self._block(item)
+        elif not isinstance(item, Checkpoint):  # which is behind what the log has, and of no use there
+            raise TypeError(f"Replay compares text and blocks, and the source yielded {type(item).__name__}")
+        return out
+
+    def end(self) -> list[Item]:
+        """What is held at the source's end. Raises SourceFailed where it ended too early."""
+        out = self._text(self._intake.end())
+        if self._expected:
             raise SourceFailed("diverged", DIVERGED)
-        return ""
-    if len(text) < len(head):
-        if not head.startswith(text):
+        return out
+
+    def _text(self, text: str) -> list[Item]:
+        """What of `text` lies beyond the expected text."""
+        if not text or not self._expected:
+            return [text] if text else []
+        head = self._expected.pop()
+        if not isinstance(head, str):
             raise SourceFailed("diverged", DIVERGED)
-        expected[-1] = head[len(text) :]
-        return ""
-    if not text.startswith(head):
-        raise SourceFailed("diverged", DIVERGED)
-    expected.pop()
-    rest = text[len(head) :]
-    if rest and expected:
-        raise SourceFailed("diverged", DIVERGED)
-    return rest
+        length = min(len(text), len(head))
+        if text[:length] != head[:length]:
+            raise SourceFailed("diverged", DIVERGED)
+        self._encoder.text(text[:length])  # the first text of all may have a form of its own
+        if head[length:]:
+            self._expected.append(head[length:])
+        rest = text[length:]
+        if rest and self._expected:
+            raise SourceFailed("diverged", DIVERGED)
+        return [rest] if rest else []
+
+    def _block(self, block: Block) -> None:
+        for payload in self._encoder.item(block, self._ending):
+            part = _said(self._reader, payload.name, payload.data)
+            if not self._expected or self._expected.pop() != part:
+                raise SourceFailed("diverged", DIVERGED)

@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-__all__ = ["LoopCaller", "in_loop"]
+__all__ = ["LoopCaller", "in_loop", "running_trio"]
 
 
 class LoopCaller:
@@ -18,9 +18,9 @@ class LoopCaller:
 
     def __init__(self) -> None:
         self._thread = threading.get_ident()
-        trio_token = _trio_token()
+        trio = running_trio()
         self._call: Callable[[Callable[[], object]], object] = (
-            asyncio.get_running_loop().call_soon_threadsafe if trio_token is None else trio_token.run_sync_soon
+            asyncio.get_running_loop().call_soon_threadsafe if trio is None else trio.current_trio_token().run_sync_soon
         )
 
     def __call__(self, function: Callable[[], object]) -> None:
@@ -38,17 +38,21 @@ def in_loop() -> bool:
     try:
         asyncio.get_running_loop()
     except RuntimeError:
-        return _trio_token() is not None
+        return running_trio() is not None
     return True
 
 
-def _trio_token() -> Any:
-    """The token of the trio that runs in this thread, or None. Asked first: trio may be a guest of asyncio's loop.
+def running_trio() -> Any:
+    """The `trio.lowlevel` of the trio that runs in this thread, or None. Asked first: trio may be a guest of asyncio's
+    loop.
 
     Where trio runs, somebody has imported it; importing it here would make it a dependency.
     """
     lowlevel = sys.modules.get("trio.lowlevel")
+    if lowlevel is None:
+        return None
     try:
-        return None if lowlevel is None else lowlevel.current_trio_token()
+        lowlevel.current_trio_token()
     except RuntimeError:
         return None
+    return lowlevel
