@@ -40,10 +40,12 @@ from streamguard.core.verify import StreamVerifier
 from streamguard.core.wire import Binary, Ndjson, Sse
 from streamguard.observe.hooks import Outcome
 from streamguard.runtime.buffer import Buffer
+from streamguard.runtime.checkpoints import CheckpointEvery
 from streamguard.runtime.push import PushSource
 from streamguard.runtime.runs import Cancel, Detach, ReadOn
 from streamguard.runtime.source import TokenSource
 from streamguard.runtime.stages import GuardedStream, pipe
+from streamguard.runtime.takeover import Continue, Orphan, Replay
 from streamguard.runtime.timing import Timing
 
 __all__ = [
@@ -88,6 +90,10 @@ __all__ = [
     "Cancel",
     "Detach",
     "ReadOn",
+    "CheckpointEvery",
+    "Continue",
+    "Replay",
+    "Orphan",
     "anyone_with_the_id",
     # read
     "StreamVerifier",

@@ -159,6 +159,15 @@ class StreamGuard:
         self._sweep_now_and_then()
         return self.runs.start(producer, on_disconnect or self.on_disconnect)
 
+    def register(self, endpoint: Endpoint) -> str:
+        """The name under which a stream's options say what goes on with it. Every process must know it before it is
+        asked for a stream of another: registered at the endpoint's definition, and of the same name in all of them."""
+        resumer = endpoint.resumer
+        kind = resumer if hasattr(resumer, "__qualname__") else type(resumer)
+        name = f"{kind.__module__}.{kind.__qualname__} in {endpoint.dialect.name}"
+        self.resumers[name] = endpoint
+        return name
+
     async def find(self, sid: str, principal: str) -> StreamState:
         """The stream, for one who may have it. Raises UnknownStream for one that is not there, or another's."""
         state = await self.log.state(sid)

@@ -11,6 +11,7 @@
     policy_contract   check_flush_policy
     source_contract   check_source
     contract          what both raise
+    crash             steps at which a process kills itself, or stops
     strategies        Hypothesis strategies; the one module that needs Hypothesis, imported by its own name
     sockets           underneath the proxy: non-blocking sockets that end as they are told
 
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
     )
     from streamguard.testing.conduct import Conduct, Sent
     from streamguard.testing.contract import ContractBroken
+    from streamguard.testing.crash import crash_at
     from streamguard.testing.decoders import (
         ChunkLines,
         Decoded,
@@ -94,6 +96,8 @@ __all__ = [
     "ShortLines",
     "JsonOnEverything",
     "EofIsSuccess",
+    # processes
+    "crash_at",
     # contracts
     "check_flush_policy",
     "check_source",
@@ -102,7 +106,7 @@ __all__ = [
 
 _HOMES: Final = (
     "source", "server", "conduct", "layers", "proxy", "plan", "chunks", "decoders",
-    "policy_contract", "source_contract", "contract",
+    "policy_contract", "source_contract", "contract", "crash",
 )  # fmt: skip
 
 
