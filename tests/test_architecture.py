@@ -12,7 +12,7 @@ from tests.modules import MODULES, PACKAGE, ROOT, Module
 
 ANY = ""  # every module of the package begins with it
 
-_SQLITE = ("threads", "waits", "recent", "book", "kept", "reading", "blocks", "file", "clock")
+_SQLITE = ("threads", "readers", "waits", "recent", "book", "kept", "reading", "blocks", "file", "clock")
 
 # What a module may import from the package, by the longest prefix of its name that stands here.
 LAYERS = {

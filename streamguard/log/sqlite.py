@@ -1,7 +1,8 @@
 """A log in one file, for the processes of one machine: what is embedded when there is no server to ask.
 
     sqlite          the log: each call handed to a thread, and its outcome awaited
-    sqlite_threads  one thread that writes, some that read; group commit; looking for what others wrote
+    sqlite_threads  one thread that writes: group commit, and looking for what others wrote
+    sqlite_readers  the threads beside it
     sqlite_waits    who waits, on which loop, and how they are woken
     sqlite_recent   the newest frames, for readers in the process that appended them
     sqlite_book     what the writer does in a transaction
@@ -25,7 +26,6 @@ from collections.abc import Callable, Sequence
 from typing import Final, TypeVar, get_args
 
 import anyio
-import anyio.lowlevel
 import attrs
 
 from streamguard.core.arguments import require, require_whole_number, shown
@@ -47,7 +47,7 @@ from streamguard.log.sqlite_file import BUSY, Durability, LogFile, Opened, refus
 from streamguard.log.sqlite_reading import digest, read_frames, read_info, read_moved, read_signals, read_state
 from streamguard.log.sqlite_recent import FRESH
 from streamguard.log.sqlite_threads import Threads
-from streamguard.log.sqlite_waits import Call, Waiter, deliver
+from streamguard.log.sqlite_waits import Call, Loops, Waiter, deliver
 
 __all__ = ["SQLiteLog"]
 
@@ -85,6 +85,7 @@ class SQLiteLog:
         self._retention = retention
         self._threads: Threads | None = None
         self._starting = threading.Lock()
+        self._loops = Loops()
         self._closed = False
 
     # ---- the producer's side ------------------------------------------------------------------
@@ -110,7 +111,7 @@ class SQLiteLog:
 
     async def signals(self, sid: str, after: int, timeout: float) -> list[Signal]:  # noqa: ASYNC109  # the contract's
         threads = self._running()
-        waiter = Waiter(sid, number=after)
+        waiter = Waiter(self._loops.here(), sid, number=after)
         threads.watch(waiter)
         try:
             found = await self._read(lambda opened: read_signals(opened.connection, sid, after))
@@ -126,13 +127,12 @@ class SQLiteLog:
     async def read(self, after: Cursor, *, limit: int = PAGE) -> list[Frame]:
         frames = self._running().recent.read(after, limit)
         if frames is not None:
-            await anyio.lowlevel.checkpoint()
             return frames
         return await self._read(lambda opened: read_frames(opened.connection, after, limit))
 
     async def wait(self, after: Cursor, timeout: float) -> bool:  # noqa: ASYNC109  # the contract's
         threads = self._running()
-        waiter = Waiter(after.sid, after)
+        waiter = Waiter(self._loops.here(), after.sid, after)
         threads.watch(waiter)  # before the look, so that nothing falls between them
         try:
             moved = threads.recent.moved(after)
@@ -193,20 +193,20 @@ class SQLiteLog:
         threads, self._threads = self._threads, None
         if threads is None or threads.process != os.getpid():
             return
-        call = Call(_nothing)
+        call = Call(self._loops.here(), _nothing)
         threads.stop(lambda: deliver([call]))
         await call.outcome()
 
     # ---- inside -------------------------------------------------------------------------------
 
     async def _write(self, work: Callable[[Book], _T], *, alone: bool = False) -> _T:
-        call = Call(work, alone)
+        call = Call(self._loops.here(), work, alone)
         self._running().write(call)
         result: _T = await call.outcome()
         return result
 
     async def _read(self, work: Callable[[Opened], _T]) -> _T:
-        call = Call(work)
+        call = Call(self._loops.here(), work)
         self._running().read(call)
         result: _T = await call.outcome()
         return result

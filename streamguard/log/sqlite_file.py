@@ -198,9 +198,10 @@ class LogFile:
 
     def _version(self, connection: sqlite3.Connection) -> int:
         """The version of the schema, 0 for an empty file. Raises LogUnavailable for one that is not ours."""
+        # In this order: another thread or process may be making the tables meanwhile, and signs them in the same step.
+        (tables,) = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
         (version,) = connection.execute("PRAGMA user_version").fetchone()
         (application,) = connection.execute("PRAGMA application_id").fetchone()
-        (tables,) = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
         if application != _APPLICATION and (application or version or tables):
             raise LogUnavailable(f"{self.path} is a database of something else: give the log a file of its own")
         if version > _VERSION:

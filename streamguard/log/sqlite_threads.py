@@ -15,13 +15,13 @@ import sqlite3
 import threading
 import time
 from collections.abc import Callable
-from queue import Empty, SimpleQueue
+from queue import SimpleQueue
 from typing import Final
 
 from streamguard.log.base import LogError, LogUnavailable, Retention
-from streamguard.log.sqlite_blocks import Damaged
 from streamguard.log.sqlite_book import Book
-from streamguard.log.sqlite_file import BUSY, LogFile, Opened, unavailable
+from streamguard.log.sqlite_file import BUSY, LogFile
+from streamguard.log.sqlite_readers import STOP, Copier, Queue, Reader, fail, gather, trouble
 from streamguard.log.sqlite_reading import heads_of
 from streamguard.log.sqlite_recent import Recent
 from streamguard.log.sqlite_waits import Call, Waiter, Waiters, deliver
@@ -32,14 +32,12 @@ FAST: Final = 0.005  # seconds between two looks for what others wrote
 SLOW: Final = 0.05
 _READERS: Final = 2
 _TOGETHER: Final = 1024  # calls of one transaction
-_READ_TOGETHER: Final = 16  # of one look: others must not wait for many long ones
 _WAITING: Final = 10_000  # calls that may wait for a thread; a file that is locked must not fill the memory
 
 _COPIED: Final = 4 * 1024**2  # bytes of the write-ahead log after which they are copied back
 _EMPTIED: Final = 32 * 1024**2  # bytes of it after which it begins anew
 
-_STOP: Final = object()
-_Queue = SimpleQueue[object]  # of Call; of _STOP; and of None, which only wakes
+_LOOKS: Final = 0.02  # seconds between two looks at which file stands at the path, and how long it is ahead
 
 
 class Threads:
@@ -51,12 +49,12 @@ class Threads:
         self.process = os.getpid()
         self._lock = threading.Lock()
         self._stopped = False
-        self._reads: _Queue = SimpleQueue()
-        copier = _Copier(file)
+        self._reads: Queue = SimpleQueue()
+        copier = Copier(file)
         self._writer = _Writer(file, retention, self.waiters, self.recent, copier)
         self._threads = [_thread("writer", self._writer.run)]
         self._threads.append(_thread("copier", copier.run))
-        self._threads += [_thread("reader", _Reader(file, self._reads).run) for _ in range(_READERS)]
+        self._threads += [_thread("reader", Reader(file, self._reads).run) for _ in range(_READERS)]
 
     def write(self, call: Call) -> None:
         """Have `call.work` done with the Book. Raises LogUnavailable if too many wait, or none is served any more."""
@@ -81,10 +79,10 @@ class Threads:
         with self._lock:
             if not self._stopped:
                 self._stopped = True
-                self._writer.queue.put(_STOP)
+                self._writer.queue.put(STOP)
                 for _ in range(_READERS):
-                    self._reads.put(_STOP)
-        self.waiters.notify_all()
+                    self._reads.put(STOP)
+        deliver(self.waiters.all())
         if then is not None:
             _thread("closer", lambda: self._join(then))
 
@@ -93,7 +91,7 @@ class Threads:
             thread.join()
         then()
 
-    def _put(self, queue: _Queue, call: Call) -> None:
+    def _put(self, queue: Queue, call: Call) -> None:
         with self._lock:
             if self._stopped:
                 raise LogUnavailable("it was closed")
@@ -108,123 +106,19 @@ def _thread(name: str, run: Callable[[], object]) -> threading.Thread:
     return thread
 
 
-def _gather(queue: _Queue, most: int, timeout: float | None) -> tuple[list[Call], bool, bool]:
-    """The calls that wait, once there is one; whether somebody hurries; whether it is the end."""
-    calls: list[Call] = []
-    hurried = False
-    try:
-        found = queue.get(timeout=timeout)
-        while True:
-            if found is _STOP:
-                return calls, hurried, True
-            if not isinstance(found, Call):
-                hurried = True
-            elif not found.given_up:
-                calls.append(found)
-            if len(calls) >= most:
-                return calls, hurried, False
-            found = queue.get_nowait()
-    except Empty:
-        return calls, hurried, False
-
-
-def _trouble(exc: BaseException) -> BaseException:
-    """What the caller is told: that the store is in trouble, or what the call itself is wrong with."""
-    if isinstance(exc, Damaged):
-        return LogUnavailable("the file is damaged")
-    if isinstance(exc, LogUnavailable):
-        return LogUnavailable(exc.why)  # one for each: it is raised in several tasks
-    return unavailable(exc) if isinstance(exc, (sqlite3.Error, OSError)) else exc
-
-
-def _fail(calls: list[Call], exc: BaseException) -> None:
-    for call in calls:
-        call.error = _trouble(exc)
-    deliver(calls)
-
-
-class _Reader:
-    def __init__(self, file: LogFile, queue: _Queue) -> None:
-        self._file = file
-        self._queue = queue
-
-    def run(self) -> None:
-        opened: Opened | None = None
-        over = False
-        while not over:
-            calls, _, over = _gather(self._queue, _READ_TOGETHER, None)
-            if calls:
-                opened = self._serve(opened, calls)
-        if opened is not None:
-            opened.close()
-
-    def _serve(self, opened: Opened | None, calls: list[Call]) -> Opened | None:
-        try:
-            if opened is None or opened.file != self._file.identity():
-                if opened is not None:
-                    opened.close()
-                opened = self._file.open()
-            opened.connection.execute("BEGIN")
-        except Exception as exc:
-            _fail(calls, exc)
-            if opened is not None:
-                opened.close()
-            return None
-        sound = True
-        for call in calls:
-            try:
-                call.result = call.work(opened)
-            except Exception as exc:
-                call.error = _trouble(exc)
-                sound = sound and not isinstance(exc, sqlite3.Error)
-        try:
-            opened.connection.execute("COMMIT")
-        except sqlite3.Error:
-            sound = False
-        deliver(calls)
-        if sound:
-            return opened
-        opened.close()
-        return None
-
-
-class _Copier:
-    """Copies the write-ahead log back, as far as no reader needs it as it was. Nobody waits for it."""
-
-    def __init__(self, file: LogFile) -> None:
-        self.queue: _Queue = SimpleQueue()
-        self.at_work = threading.Lock()  # SQLite lets one copy, and refuses the other
-        self._file = file
-
-    def run(self) -> None:
-        opened: Opened | None = None
-        while not _gather(self.queue, 1, None)[2]:  # however often it was called meanwhile
-            try:
-                if opened is None or opened.file != self._file.identity():
-                    if opened is not None:
-                        opened.close()
-                    opened = self._file.open()
-                with self.at_work:
-                    opened.connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
-            except Exception:  # whoever appends next is told
-                if opened is not None:
-                    opened.close()
-                opened = None
-        if opened is not None:
-            opened.close()
-
-
 class _Writer:
     def __init__(
-        self, file: LogFile, retention: Retention, waiters: Waiters, recent: Recent, copier: _Copier
+        self, file: LogFile, retention: Retention, waiters: Waiters, recent: Recent, copier: Copier
     ) -> None:
-        self.queue: _Queue = SimpleQueue()
+        self.queue: Queue = SimpleQueue()
         self._copier = copier
         self._file = file
         self._retention = retention
         self._waiters = waiters
         self._recent = recent
         self._pace: float | None = None  # seconds until the next look; None while nobody waits
+        self._looked = False  # for this transaction, what file stands at the path
+        self._looked_at = 0.0
         self._heard = 0.0  # when something came of a look, or somebody began to wait
         self._ours: set[str] = set()
         self._copy_at, self._empty_at = _COPIED, _EMPTIED
@@ -239,13 +133,14 @@ class _Writer:
         book: Book | None = None
         over = False
         while not over:
-            calls, hurried, over = _gather(self.queue, _TOGETHER, self._pace)
+            calls, hurried, over = gather(self.queue, _TOGETHER, self._pace)
             changed = None  # nobody has looked
             if calls:
                 book, changed = self._serve(book, calls)
                 book = self._keep_short(book)
-            book = self._look(book, changed, hurried=hurried)
-        self._copier.queue.put(_STOP)
+            if not calls or changed or hurried or self._pace is None:
+                book = self._look(book, changed, hurried=hurried)
+        self._copier.queue.put(STOP)
         if book is not None:
             book.opened.close()
 
@@ -273,7 +168,7 @@ class _Writer:
             book = self._opened(book)
             changed = book.begin()
         except Exception as exc:
-            _fail(calls, exc)
+            fail(calls, exc)
             return self._sound(book, exc), exc, False
         try:
             for call in calls:
@@ -287,10 +182,9 @@ class _Writer:
             book = self._undone(book, exc)
             if len(calls) > 1:
                 return self._one_by_one(book, calls), None, True
-            _fail(calls, exc)
+            fail(calls, exc)
             return book, None, changed
-        self._waiters.notify(book.take_moved())
-        deliver(calls)
+        deliver([*self._waiters.moved(book.take_moved()), *calls])
         return book, None, changed
 
     def _one_by_one(self, book: Book | None, calls: list[Call]) -> Book | None:
@@ -298,7 +192,7 @@ class _Writer:
         for index, call in enumerate(calls):
             book, trouble, _ = self._transaction(book, [call])
             if trouble is not None:  # each would wait as long
-                _fail(calls[index + 1 :], trouble)
+                fail(calls[index + 1 :], trouble)
                 break
         return book
 
@@ -307,7 +201,7 @@ class _Writer:
             book = self._opened(book)
             call.result = call.work(book)
         except Exception as exc:
-            call.error = _trouble(exc)
+            call.error = trouble(exc)
             book = self._sound(book, exc)
         deliver([call])
         return book
@@ -319,6 +213,8 @@ class _Writer:
         the log anew while any reader is at work, which with many is always: the log would grow for ever. So most of it
         is copied back beside the appends, and what came meanwhile by the writer itself, now and then.
         """
+        if not self._looked:
+            return book
         size = self._file.ahead()
         if book is None or size < self._empty_at:
             if size >= self._copy_at:
@@ -341,8 +237,13 @@ class _Writer:
     # ---- the connection -----------------------------------------------------------------------
 
     def _opened(self, book: Book | None) -> Book:
-        """A book of the file that stands at the path now."""
+        """A book of the file that stands at the path now, or did a moment ago."""
+        now = time.monotonic()
+        self._looked = now - self._looked_at >= _LOOKS
         if book is not None:
+            if not self._looked:
+                return book
+            self._looked_at = now
             if book.opened.file == self._file.identity():
                 return book
             book.opened.close()
@@ -381,7 +282,7 @@ class _Writer:
             if changed:
                 heads = heads_of(book.opened.connection, sids)
                 stand = {sid: (heads[sid].tail, heads[sid].signals) if sid in heads else None for sid in sids}
-                self._waiters.notify(stand)
+                deliver(self._waiters.moved(stand))
         except Exception as exc:
             self._pace = SLOW  # whoever calls next is told
             return self._sound(book, exc)

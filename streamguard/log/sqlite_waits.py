@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 import threading
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Any
@@ -15,16 +16,24 @@ from streamguard.log.sqlite_reading import moved
 from streamguard.log.waits import Waits, Wakers, wake
 from streamguard.runtime.wakeup import LoopCaller
 
-__all__ = ["Call", "Loop", "Standing", "Waiter", "Waiters", "deliver"]
+__all__ = ["Call", "Loop", "Loops", "Standing", "Waiter", "Waiters", "deliver"]
 
 Standing = tuple[Cursor, int]
 """A stream's tail, and the number of its last signal."""
 
 
 class Loop(LoopCaller):
-    """Calls into the event loop in which it was made. Two of one loop are equal: one call may wake many there."""
+    """Calls into the event loop in which it was made. Two of one loop are equal: one call may wake many there.
 
-    __slots__ = ()
+    `asyncio` is the loop if it is asyncio's; trio, which may be its guest, is not.
+    """
+
+    __slots__ = ("asyncio",)
+
+    def __init__(self) -> None:
+        super().__init__()
+        owner = getattr(self._call, "__self__", None)
+        self.asyncio = owner if isinstance(owner, asyncio.AbstractEventLoop) else None
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Loop) and self._call == other._call
@@ -32,18 +41,26 @@ class Loop(LoopCaller):
     def __hash__(self) -> int:
         return hash(self._call)
 
-    @property
-    def asyncio(self) -> asyncio.AbstractEventLoop | None:
-        """The loop, if it is asyncio's and runs a task: trio may be its guest."""
-        owner = getattr(self._call, "__self__", None)
-        return owner if isinstance(owner, asyncio.AbstractEventLoop) else None
+
+class Loops:
+    """The Loop of the caller; that of the last call, mostly."""
+
+    def __init__(self) -> None:
+        self._last: Loop | None = None
+
+    def here(self) -> Loop:
+        last = self._last
+        if last is not None and "trio" not in sys.modules and asyncio.get_running_loop() is last.asyncio:
+            return last
+        self._last = last = Loop()
+        return last
 
 
 @attrs.define(eq=False)
 class _Sleeper:
     """A task that sleeps until another thread is done with something."""
 
-    loop: Loop = attrs.field(factory=Loop, init=False)
+    loop: Loop
     over: bool = attrs.field(default=False, init=False)
     _wakers: Wakers = attrs.field(factory=list, init=False)
 
@@ -67,20 +84,19 @@ class Call:
 
     __slots__ = ("_sleep", "alone", "error", "given_up", "loop", "result", "wake", "work")
 
-    def __init__(self, work: Callable[[Any], Any], alone: bool = False) -> None:
+    def __init__(self, loop: Loop, work: Callable[[Any], Any], alone: bool = False) -> None:
+        self.loop = loop
         self.work = work
         self.alone = alone
         self.given_up = False
         self.result: Any = None
         self.error: BaseException | None = None
-        self.loop = Loop()
-        asyncio_loop = self.loop.asyncio
-        if asyncio_loop is None:
+        if loop.asyncio is None:
             event = anyio.Event()
             self._sleep: Callable[[], Awaitable[object]] = event.wait
             self.wake: Callable[[], None] = event.set
         else:
-            future = asyncio_loop.create_future()
+            future = loop.asyncio.create_future()
             self._sleep = lambda: future
             self.wake = lambda: None if future.done() else future.set_result(None)
 
@@ -157,18 +173,16 @@ class Waiters:
         with self._lock:
             return list(self._waiters)
 
-    def notify(self, streams: Mapping[str, Standing | None]) -> None:
-        """Wake those for whom something changed, with the streams as they are now."""
+    def moved(self, streams: Mapping[str, Standing | None]) -> list[Waiter]:
+        """Those for whom something changed, with the streams as they are now."""
         with self._lock:
-            found = [
+            return [
                 waiter
                 for sid, stands in streams.items()
                 for waiter in self._waiters.get(sid, ())
                 if not waiter.over and waiter.touched(stands)
             ]
-        deliver(found)
 
-    def notify_all(self) -> None:
+    def all(self) -> list[Waiter]:
         with self._lock:
-            found = [waiter for those in self._waiters.values() for waiter in those]
-        deliver(found)
+            return [waiter for those in self._waiters.values() for waiter in those]

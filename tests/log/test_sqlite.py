@@ -26,7 +26,7 @@ from streamguard.log import sqlite_clock
 from streamguard.log.base import LeaseLost, LogUnavailable, Retention, StreamInfo, StreamLog, UnknownStream
 from streamguard.log.sqlite import SQLiteLog
 from streamguard.log.sqlite_blocks import locate
-from streamguard.log.sqlite_file import file_system, refusal
+from streamguard.log.sqlite_file import LogFile, file_system, refusal
 from streamguard.log.sqlite_reading import block_of, head_of
 from streamguard.testing.log_case import framed
 from streamguard.testing.log_contract import LOG_RULES, check_log_rule
@@ -63,8 +63,13 @@ class Machine:
 
 
 @pytest.mark.anyio
-@pytest.mark.parametrize("shared", [False, True], ids=["one log", "two logs on one file"])
 @pytest.mark.parametrize("rule", LOG_RULES)
+@pytest.mark.parametrize(
+    ("anyio_backend", "shared"),
+    [(("asyncio", {}), False), (("asyncio", {}), True), (("trio", {}), True)],
+    ids=["one log", "two logs on one file", "two logs on one file, trio"],
+    indirect=["anyio_backend"],
+)
 async def test_a_log_in_a_file_keeps_every_rule(rule: str, shared: bool, tmp_path: Path) -> None:
     numbers = itertools.count()
 
@@ -146,8 +151,8 @@ MOUNTS = """\
 30 22 0:30 / /srv/nfs rw,relatime shared:2 - nfs4 server:/export rw,vers=4.2
 31 30 8:1 / /srv/nfs/local rw,relatime shared:3 - xfs /dev/sda1 rw
 32 22 0:32 / /mnt/my\\040share rw - cifs //server/share rw
-33 22 0:33 / /home/me/remote rw - fuse.sshfs me@server: rw
-34 22 0:34 / /home/me/merged rw - fuse.mergerfs a:b rw
+33 22 0:33 / /media/me/remote rw - fuse.sshfs me@server: rw
+34 22 0:34 / /media/me/merged rw - fuse.mergerfs a:b rw
 35 22 0:35 / /over rw - tmpfs tmpfs rw
 36 35 0:36 / /over rw - nfs server:/x rw
 not a line of it
@@ -162,7 +167,7 @@ not a line of it
         ("/srv/nfs/local/streams.db", "xfs"),
         ("/srv/nfs2/streams.db", "ext4"),
         ("/mnt/my share/streams.db", "cifs"),
-        ("/home/me/remote/a/streams.db", "fuse.sshfs"),
+        ("/media/me/remote/a/streams.db", "fuse.sshfs"),
         ("/over/streams.db", "nfs"),
     ],
 )
@@ -482,9 +487,31 @@ async def test_the_write_ahead_log_stays_short_though_somebody_always_reads(
     async with anyio.create_task_group() as tasks:
         for _ in range(3):
             tasks.start_soon(read)
-        for _ in range(400):
+        for _ in range(1600):
             tail = await log.append(lease, tail, framed(tail, b"x" * 5000))
             longest = max(longest, os.stat(f"{path}-wal").st_size)
         tasks.cancel_scope.cancel()
-    assert 100_000 < longest < 1_000_000, "2 MB were written"
-    assert len(await log.read(zero, limit=1000)) == 400
+    assert 100_000 < longest < 3_000_000, "more than 8 MB were written"
+    assert len(await log.read(zero, limit=10_000)) == 1600
+
+
+def test_many_may_make_the_file_at_once(tmp_path: Path) -> None:
+    """Nobody takes for another's what is being made just now."""
+    for number in range(20):
+        file = LogFile(str(tmp_path / f"{number}.db"), "process", 1 << 30)
+        begin = threading.Barrier(6)
+        failed: list[Exception] = []
+
+        def open_it(file: LogFile = file, begin: threading.Barrier = begin, failed: list[Exception] = failed) -> None:
+            begin.wait(10)
+            try:
+                file.open().close()
+            except Exception as exc:
+                failed.append(exc)
+
+        threads = [threading.Thread(target=open_it) for _ in range(6)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert failed == []

@@ -21,6 +21,7 @@ from streamguard.core.cursor import Cursor, cursor_zero, new_sid
 from streamguard.log.base import Lease, LeaseLost, LogError, LogUnavailable, StreamInfo, UnknownStream
 from streamguard.log.sqlite import SQLiteLog
 from streamguard.log.sqlite_book import Book
+from streamguard.log.sqlite_threads import _LOOKS
 from streamguard.testing.log_case import framed
 from tests.log.test_sqlite import until
 
@@ -315,6 +316,7 @@ async def test_a_file_that_is_taken_away_is_noticed_and_another_one_made(log: SQ
     lease, tail = await started(log, b"a")
     for name in os.listdir(path.parent):
         os.unlink(path.parent / name)
+    await anyio.sleep(_LOOKS)
     with pytest.raises(UnknownStream):
         await log.append(lease, tail, framed(tail, b"b"))
     with pytest.raises(UnknownStream):
