@@ -12,6 +12,7 @@ from tests.modules import MODULES, PACKAGE, ROOT, Module
 
 ANY = ""  # every module of the package begins with it
 
+_REDIS = ("redis", "redis_scripts", "redis_frames", "redis_lanes", "redis_hub", "redis_link")
 _SQLITE = ("threads", "readers", "waits", "recent", "book", "kept", "reading", "blocks", "file", "clock")
 
 # What a module may import from the package, by the longest prefix of its name that stands here.
@@ -23,6 +24,7 @@ LAYERS = {
         ["log.sqlite", *(f"log.sqlite_{part}" for part in _SQLITE)],
         ("core", "log", "runtime.wakeup"),  # it is called from threads of its own
     ),
+    **dict.fromkeys([f"log.{part}" for part in _REDIS], ("core", "log")),
     "observe.hooks": ("core",),
     "observe": ("core", "observe.hooks"),
     "runtime": ("core", "log.base", "observe.hooks", "runtime"),
@@ -54,10 +56,12 @@ HOMES = {
     "starlette": "adapters.starlette",
     "fastapi": "adapters.fastapi",
     "httpx": "client.httpx",
+    "redis": "log.redis_link",
 }
 MAY_IMPORT_HOME = {
     ("adapters.fastapi", "adapters.starlette"),  # FastAPI is Starlette
     ("client.exchange", "client.httpx"),  # the other half of one home
+    *((f"log.{name}", "log.redis_link") for name in ("redis", "redis_hub", "redis_lanes")),
 }
 LAB = ("testing", "demo", "cli")  # the demo runs servers and clients of every kind
 

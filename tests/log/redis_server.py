@@ -1,0 +1,99 @@
+"""A redis-server of a test's own: in a folder of its own, on a unix socket, or on a free port where a proxy stands between.
+
+    with redis_server(tmp_path) as server:
+        log = RedisLog(server.url)
+
+Skips the test where there is none. It may be killed and started again, with the files that it left behind or without.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import socket
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import attrs
+import redis
+
+from tests.absence import require
+
+__all__ = ["INSTALL", "RedisServer", "redis_server"]
+
+INSTALL = "apt-get install --no-install-recommends redis-server"
+
+
+@attrs.define(eq=False)
+class RedisServer:
+    """One server. `settings` are lines of its configuration; a change of them holds from the next start."""
+
+    folder: Path
+    settings: dict[str, str] = attrs.field(factory=dict)
+    port: int = 0  # none: a unix socket only
+    process: subprocess.Popen[bytes] | None = None
+    # A socket's path may have 107 bytes, which a test's own folder may be longer than.
+    socket_folder: str = attrs.field(factory=lambda: tempfile.mkdtemp(prefix="sg-redis-"))
+
+    @property
+    def path(self) -> str:
+        return f"{self.socket_folder}/s"
+
+    @property
+    def url(self) -> str:
+        return f"redis://127.0.0.1:{self.port}" if self.port else f"unix://{self.path}"
+
+    def client(self) -> redis.Redis:
+        """A client of the test's own. Close it."""
+        return redis.Redis(unix_socket_path=self.path, password=self.settings.get("requirepass"), protocol=2)
+
+    def start(self) -> None:
+        """And wait until it answers."""
+        settings = {
+            "bind": "127.0.0.1", "port": str(self.port), "unixsocket": self.path, "dir": str(self.folder),
+            "save": '""', "appendonly": "no", "daemonize": "no", "logfile": str(self.folder / "redis.log"),
+            **self.settings,
+        }  # fmt: skip
+        config = self.folder / "redis.conf"
+        config.write_text("".join(f"{name} {value}\n" for name, value in settings.items()), encoding="utf-8")
+        self.process = subprocess.Popen(["redis-server", str(config)], stdout=subprocess.DEVNULL)
+        deadline = time.monotonic() + 30
+        while True:
+            try:
+                with contextlib.closing(self.client()) as client:
+                    client.ping()
+                return
+            except (redis.ConnectionError, redis.exceptions.BusyLoadingError):
+                assert self.process.poll() is None, (self.folder / "redis.log").read_text()
+                assert time.monotonic() < deadline, "redis-server does not answer"
+                time.sleep(0.01)
+
+    def kill(self) -> None:
+        """With no chance to write anything."""
+        if self.process is not None:
+            self.process.kill()
+            self.process.wait()
+            self.process = None
+
+    def remove(self) -> None:
+        self.kill()
+        shutil.rmtree(self.socket_folder)
+
+
+@contextlib.contextmanager
+def redis_server(folder: Path, *, tcp: bool = False, **settings: str) -> Iterator[RedisServer]:
+    """A server that runs; with `tcp` also on a port. Underscores in names of settings are hyphens."""
+    require("redis-server", INSTALL)
+    server = RedisServer(folder, {name.replace("_", "-"): value for name, value in settings.items()})
+    if tcp:
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            server.port = free.getsockname()[1]
+    try:
+        server.start()
+        yield server
+    finally:
+        server.remove()
