@@ -36,7 +36,7 @@ RUN = {
     "chat_app.py", "relay_app.py", "failing_app.py", "early_app.py", "own_server.py", "by_hand.py", "reading.py",
     "metered_app.py", "patient_app.py", "limited_server.py", "thread_app.py", "push_app.py", "queue_source.py",
     "cut_test.py", "disconnect_test.py", "contract_test.py", "decoders_test.py",
-    "lasting_app.py", "cut_and_back.py", "surviving_reader.py", "saved_app.py",
+    "lasting_app.py", "cut_and_back.py", "surviving_reader.py", "saved_app.py", "filed_app.py",
     "converted_app.py", "events_app.py", "limited_reading.py", "resuming.py",
 }  # fmt: skip
 
@@ -315,3 +315,13 @@ def test_the_saved_chat_is_one_generation_under_one_key(tmp_path: Path) -> None:
         stranger = httpx.get(f"{url}/streams?name=7")
     sids = {re.findall(r'cursor="([^.]+)', answer.headers["streamguard"])[0] for answer in answers}
     assert (len(sids), other.status_code, stranger.status_code) == (1, 422, 403)
+
+
+def test_a_stream_in_a_file_is_read_by_another_process(tmp_path: Path) -> None:
+    words = "".join(f"word-{number} " for number in range(20))
+    with served(tmp_path, "filed_app.py") as one, served(tmp_path, "filed_app.py") as other:
+        headers = {"x-user": "ann", "streamguard": "v=1"}
+        with httpx.stream("POST", f"{one}/story?chat=7", headers=headers) as first:
+            next(line for line in first.iter_lines() if "word-0" in line)
+            there = httpx.get(f"{other}/streams?name=7", headers=headers)
+    assert "".join(re.findall(r'^data: "(.*)"$', there.text, re.MULTILINE)) == words

@@ -17,6 +17,7 @@ from typing import Any, Final
 
 from streamguard.core.cursor import Cursor, cursor_zero
 from streamguard.core.frame import Frame
+from streamguard.log import base
 from streamguard.log.base import (
     MAX_SIGNALS,
     CursorMisfit,
@@ -97,6 +98,8 @@ class Book:
 
     def commit(self) -> None:
         self.flush()
+        if base.crash is not None:
+            base.crash("inside-group-commit")
         self._execute("COMMIT")
 
     def rollback(self) -> None:

@@ -255,6 +255,8 @@ class _Writer:
     def _undone(self, book: Book, exc: BaseException) -> Book | None:
         try:
             book.rollback()
+            if "disk is full" in str(exc):
+                book.empty_log()  # which holds room that the disk has not
         except sqlite3.Error as failed:
             exc = failed
         return self._sound(book, exc)

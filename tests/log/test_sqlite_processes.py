@@ -216,6 +216,7 @@ from streamguard.core.cursor import cursor_zero
 from streamguard.log.base import StreamInfo
 from streamguard.log.sqlite import SQLiteLog
 from streamguard.log.sqlite_book import Book
+from streamguard.testing.crash import crash_at
 from streamguard.testing.log_case import framed
 
 path, sid, when, kind = sys.argv[1:]
@@ -226,17 +227,20 @@ async def main():
     zero = cursor_zero(sid)
     first = framed(zero, b"one")
     tail = await log.append(lease, zero, first)
-    flush, commit = Book.flush, Book.commit
+    commit = Book.commit
 
-    def struck(book):
-        if when == "written, not committed":
-            flush(book)
-        elif when == "committed, not acknowledged":
-            commit(book)
-        print(when, flush=True)
+    def strike():
         os.kill(os.getpid(), getattr(signal, kind))
 
-    Book.commit = struck
+    def struck(book):
+        if when == "committed, not acknowledged":
+            commit(book)
+        strike()
+
+    if when == "written, not committed":
+        crash_at("inside-group-commit", then=strike)
+    else:
+        Book.commit = struck
     await log.append(lease, tail, framed(tail, b"two" * 2000, b"three"), checkpoint=b"here")
 
 asyncio.run(main())
