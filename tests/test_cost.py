@@ -23,10 +23,10 @@ GUARDED = ["guarded", "guarded, openai", "guarded, EveryTokens(8)"]
 
 # Bytecodes a token, by version of Python.
 BUDGETS: dict[tuple[int, int], dict[str, float]] = {
-    (3, 10): {"guarded": 275.0, "guarded, openai": 289.0, "guarded, EveryTokens(8)": 141.0},
-    (3, 11): {"guarded": 297.9, "guarded, openai": 312.9, "guarded, EveryTokens(8)": 150.7},
-    (3, 12): {"guarded": 280.0, "guarded, openai": 294.0, "guarded, EveryTokens(8)": 142.5},
-    (3, 13): {"guarded": 278.0, "guarded, openai": 293.0, "guarded, EveryTokens(8)": 148.4},
+    (3, 10): {"guarded": 243.0, "guarded, openai": 257.0, "guarded, EveryTokens(8)": 137.0},
+    (3, 11): {"guarded": 260.9, "guarded, openai": 275.9, "guarded, EveryTokens(8)": 146.1},
+    (3, 12): {"guarded": 245.0, "guarded, openai": 259.0, "guarded, EveryTokens(8)": 138.1},
+    (3, 13): {"guarded": 251.0, "guarded, openai": 266.0, "guarded, EveryTokens(8)": 145.0},
 }
 SPARE = 1.03
 

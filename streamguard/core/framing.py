@@ -74,7 +74,7 @@ class FramedEncoder:
         self.chars = 0  # characters framed, for the conservation check
         self.finished = False
         start = self.zero if at is None else at
-        self._last: TextFields = (start.seq, start.offset, start.crc, b"")  # the last frame's place in the chain
+        self.last: TextFields = (start.seq, start.offset, start.crc, b"")  # the last frame's place in the chain
         self._quote: Callable[[str], bytes] = self.dialect.text
         self._made: list[Frame] = []  # what was made in a call that raised; leaves with the next one
         self._refused = False
@@ -87,7 +87,7 @@ class FramedEncoder:
     @property
     def cursor(self) -> Cursor:
         """Where the chain stands."""
-        seq, offset, crc, _ = self._last
+        seq, offset, crc, _ = self.last
         return Cursor(self.sid, seq, offset, crc)
 
     def text(self, text: str) -> Frame:
@@ -101,9 +101,9 @@ class FramedEncoder:
         quote = self._quote  # a call of the attribute itself would be taken for a method's, which is slower
         data = quote(text)  # after the terminal it raises StreamFinished, at no cost before
         self.chars += len(text)
-        seq, offset, crc, _ = self._last
+        seq, offset, crc, _ = self.last
         crc = crc32(b"\n\n%b\n" % data, crc)  # `chain` for an unnamed frame
-        self._last = fields = (seq + 1, offset + len(data), crc, data)
+        self.last = fields = (seq + 1, offset + len(data), crc, data)
         return fields
 
     def texts(self, text: str) -> list[Frame]:
@@ -146,7 +146,7 @@ class FramedEncoder:
 
         What was refused is lost, so the stream cannot end as complete any more.
         """
-        self._last = (cursor.seq, cursor.offset, cursor.crc, b"")
+        self.last = (cursor.seq, cursor.offset, cursor.crc, b"")
         self._refused = True
         self.finished = False  # if it was the terminal
         self._quote = self.dialect.text
@@ -171,7 +171,7 @@ class FramedEncoder:
         limit = max(self.max_block, MAX_BLOCK)  # a small limit on blocks is none on the ending
         for payload in self.dialect.closing(self.ending):
             self._make(payload, None, limit)
-        seq, offset, _, _ = self._last
+        seq, offset, _, _ = self.last
         self._make(self.dialect.terminal(self.ending, seq, offset), self.ending.status, limit)
 
     def _last_resort(self, exc: Exception) -> None:
@@ -204,14 +204,14 @@ class FramedEncoder:
 
     def _frame(self, payload: Payload, status: str | None) -> Frame:
         data = payload.data
-        seq, offset, crc, _ = self._last
+        seq, offset, crc, _ = self.last
         crc = chain(crc, payload.name, status, data)
-        self._last = (seq + 1, offset + len(data), crc, data)
+        self.last = (seq + 1, offset + len(data), crc, data)
         extra = payload.extra
         if extra is not None and status is not None:
             # The summary beside a terminal has a checksum of its own: the chain, gone on over it.
             extra = b"%08x %b" % (crc32(extra, crc), extra)
-        return Frame(*self._last, payload.name, status, extra)
+        return Frame(*self.last, payload.name, status, extra)
 
 
 def _refuse_text(ending: Ending, text: str) -> bytes:

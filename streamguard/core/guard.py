@@ -25,24 +25,24 @@ class CompletionGuard:
         self.state: State = "unopened"
         self.status: str | None = None  # the terminal's, once it was admitted
         self.bytes = 0  # written so far, terminal and heartbeats included
+        self.last: TextFields = (0, 0, 0, b"")  # the last admitted frame's place in the chain
+        self.encoder: WireEncoder  # the connection's, once it is open
         self._sid = ""
-        self._seq = 0
-        self._offset = 0
-        self._crc = 0
-        self._encoder: WireEncoder
 
     @property
     def cursor(self) -> Cursor:
         """The last admitted frame's cursor; cursor zero before the first."""
-        return Cursor(self._sid, self._seq, self._offset, self._crc, self.status)
+        seq, offset, crc, _ = self.last
+        return Cursor(self._sid, seq, offset, crc, self.status)
 
     def open(self, at: Cursor, *, own_ids: bool, resume: str | None = None) -> bytes:
         """The first bytes of the connection; frames go on after `at`. Raises if it is open already."""
         state = self._after("opening")
         encoder = self.wire.encoder(cursor_zero(at.sid), own_ids=own_ids)
         data = encoder.opening(resume=resume, at=at) if at.seq else encoder.opening(resume=resume)
-        self._encoder = encoder
-        self._sid, self._seq, self._offset, self._crc, _ = at
+        self.encoder = encoder
+        self._sid = at.sid
+        self.last = (at.seq, at.offset, at.crc, b"")
         return self._written(data, state)
 
     def admit(self, frame: Frame) -> bytes:
@@ -50,41 +50,39 @@ class CompletionGuard:
 
         A frame that its carrier refuses counts as not written, a terminal too: another may take its place.
         """
-        if frame.seq != self._seq + 1 or frame.offset != self._offset + len(frame.data):
+        seq, offset, _, _ = self.last
+        if frame.seq != seq + 1 or frame.offset != offset + len(frame.data):
             raise LocalProtocolError(f"frame {frame.seq} at offset {frame.offset} does not follow {self.cursor}")
         if self.state != "open":
             raise self._refusal("frame" if frame.status is None else "terminal")
-        data = self._encoder.frame(frame)
+        data = self.encoder.frame(frame)
         if frame.status is not None:
             self.state = self._after("terminal")
             self.status = frame.status
-        self._seq = frame.seq
-        self._offset = frame.offset
-        self._crc = frame.crc
+        self.last = (frame.seq, frame.offset, frame.crc, frame.data)
         self.bytes += len(data)
         return data
 
     def admit_text(self, fields: TextFields) -> bytes:
         """The same for a frame of text, on the hot path."""
         seq, offset, crc, data = fields
-        if seq != self._seq + 1 or offset != self._offset + len(data) or self.state != "open":
+        before, size, _, _ = self.last
+        if seq != before + 1 or offset != size + len(data) or self.state != "open":
             return self.admit(Frame(seq, offset, crc, data))  # raises
-        written = self._encoder.text(fields)
-        self._seq = seq
-        self._offset = offset
-        self._crc = crc
+        written = self.encoder.text(fields)
+        self.last = fields
         self.bytes += len(written)
         return written
 
     def heartbeat(self, *, blocked: bool = False) -> bytes:
         """A sign of life after the last frame."""
         state = self._after("beat")
-        return self._written(self._encoder.heartbeat(self.cursor, blocked=blocked), state)
+        return self._written(self.encoder.heartbeat(self.cursor, blocked=blocked), state)
 
     def bye(self, reason: str) -> bytes:
         """The last bytes of a connection whose stream lives on."""
         state = self._after("bye")
-        return self._written(self._encoder.bye(self.cursor, reason), state)
+        return self._written(self.encoder.bye(self.cursor, reason), state)
 
     def _written(self, data: bytes, state: State) -> bytes:
         self.state = state

@@ -15,13 +15,14 @@ came in were compared with those that were framed.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from zlib import crc32
 
 from streamguard.core.arguments import shown
 from streamguard.core.cursor import Cursor
 from streamguard.core.errors import Failure, LocalProtocolError, UnsupportedItem, failure_from
 from streamguard.core.flush import FlushPolicy, FlushStage
-from streamguard.core.frame import Frame
+from streamguard.core.frame import Frame, TextFields
 from streamguard.core.framing import FramedEncoder
 from streamguard.core.guard import CompletionGuard
 from streamguard.core.items import Block, Checkpoint, Ending, Event, Finish, Item, Joined, TextIntake
@@ -191,6 +192,8 @@ class Pipeline:
         self._parts: list[bytes] = []  # what was admitted in a call that raised; leaves with the next one
         self._whole = encoder.max_text // 4  # so many characters fit a frame whatever they are
         self._source = self.stage.source
+        self._quote: Callable[[str], bytes] = encoder.dialect.text
+        self._written: Callable[[TextFields], bytes]  # the carrier's, once a text was written
 
     def open(self, *, resume: str | None = None) -> bytes:
         """The first bytes of the connection, before the source is started."""
@@ -213,18 +216,38 @@ class Pipeline:
                     text = source.text(item, now)
                 if not text:
                     return b""
-                if len(text) > self._whole:
-                    return self._bytes(self.encoder.texts(text))
-                fields = self.encoder.text_fields(text)
+                encoder, guard = self.encoder, self.guard
+                last = encoder.last
+                if len(text) > self._whole or last is not guard.last or encoder.ending.reasons or guard.state != "open":
+                    return self._text(text)
+                data = self._quote(text)  # as `_text` does, without the calls
+                fields = (last[0] + 1, last[1] + len(data), crc32(b"\n\n%b\n" % data, last[2]), data)
                 try:
-                    return self.guard.admit_text(fields)
+                    written = self._written(fields)
                 except BaseException:
                     self._rewind()
                     raise
+                encoder.last = guard.last = fields
+                encoder.chars += len(text)
+                guard.bytes += len(written)
+                return written
             return self._bytes(self.stage.push(item, now))
         except BaseException:
             self._fast = False  # what the item left behind goes first, should the caller go on
             raise
+
+    def _text(self, text: str) -> bytes:
+        """A text by the stages' own methods. It leaves both at one place, from where `push` goes on by itself."""
+        if len(text) > self._whole:
+            return self._bytes(self.encoder.texts(text))
+        fields = self.encoder.text_fields(text)
+        try:
+            written = self.guard.admit_text(fields)
+        except BaseException:
+            self._rewind()
+            raise
+        self._quote, self._written = self.encoder.dialect.text, self.guard.encoder.text
+        return written
 
     def tick(self, now: float) -> bytes:
         """The bytes that time releases."""

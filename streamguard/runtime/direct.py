@@ -182,13 +182,8 @@ class DirectDriver(Generic[T]):
     async def _loop(self, turns: LoopTurns[Item]) -> bool:
         """The hot path, a token a turn. Parked until it awaits something else: in between nobody else runs.
         True where the source is to be stepped another way from now on."""
-        clock = self._clock
-        push = self.stage.push
-        send = self.sink.send
-        deadline = self.stage.deadline
-        timed = self.stage.timed
-        line = self._line
-        watch = self._watch
+        stage, line, watch = self.stage, self._line, self._watch
+        clock, push, send, deadline, timed = self._clock, stage.push, self.sink.send, stage.deadline, stage.timed
         now = clock()
         slice_end = now + SLICE
         if watch.late and watch.before_parking():
