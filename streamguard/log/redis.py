@@ -7,9 +7,9 @@
     redis_hub      who waits, and the connection that wakes them
     redis_link     one connection, and redis-py
 
-Names, principals and idempotency keys are keys of their own, which may be in another hash slot than the stream, so that
-no script sees both: whoever follows one looks whether the stream is there, and is the one that was meant. An idempotency
-key is claimed by one compare-and-set once its stream is there; who comes late takes its own stream back.
+Names, principals and idempotency keys are keys of their own, which may be in another hash slot than the stream, so
+that no script sees both: whoever follows one looks whether the stream is there, and is the one that was meant. An
+idempotency key is claimed by one compare-and-set once its stream is there; who comes late takes its own stream back.
 
 What is acknowledged is as safe as Redis is: with `appendfsync everysec` a power cut loses a second, without persistence
 a restart loses all, a failover what had not been replicated. A tail that is gone is never continued.
@@ -92,7 +92,7 @@ class AsyncioOnly(StreamGuardError, RuntimeError):
     """RedisLog was called on another event loop than asyncio's, or outside of any task."""
 
     def __init__(self) -> None:
-        super().__init__("RedisLog works on asyncio only, because redis-py does: not on trio, and not outside of a task")
+        super().__init__("RedisLog works in tasks of asyncio only, because redis-py does: not on trio")
 
 
 class RedisLog:
@@ -124,7 +124,7 @@ class RedisLog:
         require("prefix", prefix, str, "'streamguard:'")
         require_whole_number("max_connections", max_connections)
         if max_connections < 3:
-            raise ValueError(f"max_connections is at least 3, to append, to be woken and to read, not {max_connections}")
+            raise ValueError(f"max_connections is at least 3: to append, to be woken, to read; not {max_connections}")
         if not is_number(timeout) or not timeout > 0:
             raise ValueError(f"timeout is seconds above zero, not {shown(timeout)}")
         if set(prefix) & set("{}*?[]\\"):
@@ -189,7 +189,7 @@ class RedisLog:
         _done(sid, await self._step(TAKE_OVER, sid, b"%d" % epoch, _ms(ttl), self._unsealed))
         return Lease(sid, epoch + 1, ttl)
 
-    async def signals(self, sid: str, after: int, timeout: float) -> list[Signal]:  # noqa: ASYNC109  # the contract's
+    async def signals(self, sid: str, after: int, timeout: float) -> list[Signal]:
         meta, _, signals = self._keys(sid)
         read = command(b"EXISTS", meta), command(b"XRANGE", signals, b"%d-1" % (after + 1), b"+")
 
@@ -197,7 +197,7 @@ class RedisLog:
             (found,) = await self._read(command(b"HGET", meta, b"signals"))
             return GONE if found is None else bytes(found)
 
-        def more(stands: bytes, fresh: bool) -> bool:
+        def more(stands: bytes) -> bool:
             return stands == GONE or int(stands) > after
 
         while True:
@@ -234,7 +234,7 @@ class RedisLog:
                 raise CursorMisfit(tail)
         raise damaged("frames")
 
-    async def wait(self, after: Cursor, timeout: float) -> bool:  # noqa: ASYNC109  # the contract's
+    async def wait(self, after: Cursor, timeout: float) -> bool:
         meta, frames, _ = self._keys(after.sid)
         position = place(after)
 
@@ -242,9 +242,10 @@ class RedisLog:
             found, exists = await self._read(command(b"HGET", meta, b"tail"), command(b"EXISTS", frames))
             return bytes(found) if found is not None and exists else GONE
 
-        def moved(stands: bytes, fresh: bool) -> bool:
-            # What was heard may be older than what was read. What was asked is not: a position beyond it is lost.
-            return stands != position and (fresh or stands == GONE or int(stands.partition(b".")[0]) >= after.seq)
+        def moved(stands: bytes) -> bool | None:
+            if stands == GONE or int(stands.partition(b".")[0]) >= after.seq:
+                return stands != position
+            return None  # this is older than what was read, or the log has lost what was read
 
         _, _, hub = self._running()
         return await hub.wait(frames, tail, moved, timeout)

@@ -63,22 +63,24 @@ class Hub:
         self._ticking: asyncio.TimerHandle | None = None
 
     async def wait(
-        self, name: bytes, ask: Callable[[], Awaitable[bytes]], moved: Callable[[bytes, bool], bool], seconds: float
+        self, name: bytes, ask: Callable[[], Awaitable[bytes]], moved: Callable[[bytes], bool | None], seconds: float
     ) -> bool:
-        """Wait until `moved` says so of where the stream stands: as it is published on channel `name`, or as `ask`
-        finds it, just now if its second argument is true. False once so many seconds have passed. Raises what `ask`
-        raises."""
+        """Wait until `moved` says so of where the stream stands: as it is published on channel `name`, or, if that is
+        too long ago or `moved` says None, as `ask` finds it, of which None is true. False once so many seconds have
+        passed. Raises what `ask` raises."""
         if seconds <= 0:
-            return moved(await ask(), True)
+            return moved(await ask()) is not False
         end = self._loop.time() + seconds
         channel = self._open(name)
         try:
             while True:
-                stands = channel.stands
-                known = stands is not None and channel.confirmed and self._loop.time() < channel.asked + _FLOOR
-                if stands is None or not known:
+                known = channel.confirmed and self._hears and self._loop.time() < channel.asked + _FLOOR
+                stands = channel.stands if known else None
+                verdict = None if stands is None else moved(stands)
+                if stands is None or verdict is None:
                     stands = await self._asked(channel, ask)
-                if moved(stands, not known):
+                    verdict = moved(stands) is not False
+                if verdict:
                     return True
                 now = self._loop.time()
                 if now >= end:
@@ -109,6 +111,10 @@ class Hub:
         self._listening = self._sending = self._ticking = self._link = None
 
     # ---- inside -------------------------------------------------------------------------------
+
+    @property
+    def _hears(self) -> bool:
+        return self._link is not None and not self._link.ended
 
     async def _asked(self, channel: _Channel, ask: Callable[[], Awaitable[bytes]]) -> bytes:
         heard, now = channel.heard, self._loop.time()

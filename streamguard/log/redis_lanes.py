@@ -1,10 +1,10 @@
 """Calls to Redis, gathered: what waits together goes in one round trip, over all streams of the process.
 
-A lane is one connection. While its batch is under way the next one gathers, so that the busier a process is, the larger
-are its batches, and nobody waits for a timer. What changes something has one lane, so that calls arrive in the order in
-which they were made, and never wait for the long answers of readers, who have lanes of their own. A call that is refused
-fails alone; a connection that breaks, or is silent for `timeout`, fails all who wait for it, at once and with the
-reason, and the next call opens another one.
+A lane is one connection. While its batch is under way the next one gathers, so that the busier a process is, the
+larger are its batches, and nobody waits for a timer. What changes something has one lane, so that calls arrive in the
+order in which they were made, and never wait for the long answers of readers, who have lanes of their own. A call that
+is refused fails alone; a connection that breaks, or is silent for `timeout`, fails all who wait for it, at once and
+with the reason, and the next call opens another one.
 """
 
 from __future__ import annotations

@@ -92,7 +92,7 @@ class Link:
         """Connect and log in; with `primary` also look that it is no replica, and load the scripts."""
         link = cls(address.connection(), address.name)
         try:
-            await link._connection.connect()
+            await link._connection.connect()  # type: ignore[no-untyped-call]
             if primary:
                 replies = await link.exchange(_ROLE + _LOAD, 1 + len(ALL))
                 link.require_primary(replies[0])
@@ -107,7 +107,7 @@ class Link:
         return link
 
     def require_primary(self, reply: Any) -> None:
-        """Raise LogUnavailable unless the reply to `ROLE` is a primary's. Where nobody may ask, it is believed to be."""
+        """Raise LogUnavailable where the reply to `ROLE` is a replica's; who may not ask believes that it is none."""
         if isinstance(reply, list) and reply and reply[0] != b"master":
             role = bytes(reply[0]).decode()
             raise LogUnavailable(f"Redis at {self._name} is a {role}, not the primary: it may lag, and takes no writes")
@@ -155,7 +155,7 @@ class Link:
         except (RedisError, OSError):
             pass  # it is gone
 
-    def broken(self, error: Exception) -> LogUnavailable:
+    def broken(self, error: BaseException) -> LogUnavailable:
         if isinstance(error, (AuthenticationError, AuthorizationError)):
             return LogUnavailable(reason(error))
         return LogUnavailable(f"Redis at {self._name}: {str(error) or type(error).__name__}")

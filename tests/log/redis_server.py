@@ -1,4 +1,4 @@
-"""A redis-server of a test's own: in a folder of its own, on a unix socket, or on a free port where a proxy stands between.
+"""A redis-server of a test's own: in a folder of its own, on a unix socket, or on a free port for a proxy's sake.
 
     with redis_server(tmp_path) as server:
         log = RedisLog(server.url)
