@@ -107,7 +107,14 @@ class FrameStage:
 
     def push(self, item: Item, now: float) -> list[Frame]:
         """The frames that leave as `item` comes. Raises for an item that cannot be sent."""
-        if not self.encoder.takes_text and isinstance(item, (str, bytes)):
+        if type(item) is str and not self._made and self.encoder.takes_text and item:
+            text = self.source.text(item, now)  # as below, without the lists
+            if not text:
+                return []
+            if len(text) * 4 <= self.encoder.max_text:
+                return [self.encoder.text(text)]
+            self._made += self.encoder.texts(text)
+        elif not self.encoder.takes_text and isinstance(item, (str, bytes)):
             self._made += self.encoder.wire(whole_text(item).encode() if isinstance(item, str) else item)
         else:
             self._encode(self.source.push(item, now))
