@@ -211,7 +211,7 @@ async def test_a_signal_reaches_the_process_that_generates(log: SQLiteLog, path:
 
 
 STRUCK = """
-import asyncio, os, signal, sys
+import asyncio, signal, sys, threading
 from streamguard.core.cursor import cursor_zero
 from streamguard.log.base import StreamInfo
 from streamguard.log.sqlite import SQLiteLog
@@ -230,7 +230,8 @@ async def main():
     commit = Book.commit
 
     def strike():
-        os.kill(os.getpid(), getattr(signal, kind))
+        # This very thread: a signal to the process may stop another one first, and this one goes on meanwhile.
+        signal.pthread_kill(threading.get_ident(), getattr(signal, kind))
 
     def struck(book):
         if when == "committed, not acknowledged":
