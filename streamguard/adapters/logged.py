@@ -35,7 +35,7 @@ from streamguard.observe.hooks import Outcome
 from streamguard.runtime.runs import Cancel, Run
 from streamguard.runtime.source import Producer, TokenSource
 
-__all__ = ["MIN_SECRET", "Claim", "LoggedAnswer", "fingerprint_of", "make_claim"]
+__all__ = ["MIN_SECRET", "Claim", "LoggedAnswer", "fingerprint_of", "make_claim", "register_resumer"]
 
 logger = logging.getLogger("streamguard")
 
@@ -112,6 +112,14 @@ def _route(scope: Scope) -> str:
 
 def _digest(parts: list[Any], more: bytes = b"") -> str:
     return hashlib.sha256(json.dumps(parts).encode() + b"\n" + more).hexdigest()
+
+
+def register_resumer(guard: StreamGuard, stream: StreamOptions, options: AnswerOptions) -> str | None:
+    """Make an endpoint's resumer known to the guard; its name there, or None without one."""
+    if stream.resumer is None:
+        return None
+    how = (options.dialect, options.flush, options.timing, options.on_end, stream.on_disconnect)
+    return guard.register(Endpoint(stream.resumer, *how))
 
 
 class LoggedAnswer:
@@ -248,8 +256,5 @@ class LoggedAnswer:
         if wire is not None:
             own["wire"] = wire.name
         if stream.resumer is not None:
-            own["resumer"] = name = f"{stream.resumer.__module__}.{stream.resumer.__qualname__}"
-            self.guard.resumers[name] = Endpoint(
-                stream.resumer, self.options.dialect, self.options.flush, self.options.timing, self.options.on_end
-            )
+            own["resumer"] = register_resumer(self.guard, stream, self.options)
         return {OWN: {key: value for key, value in own.items() if value}}

@@ -37,7 +37,7 @@ from typing_extensions import Unpack
 
 from streamguard.adapters.asgi import GuardedAnswer, SealMiddleware, encode_headers, request_facts
 from streamguard.adapters.endpoints import Endpoints, RootedSeal
-from streamguard.adapters.logged import Claim, LoggedAnswer, make_claim
+from streamguard.adapters.logged import Claim, LoggedAnswer, make_claim, register_resumer
 from streamguard.adapters.options import AnswerOptions, Options, StreamNames, StreamOptions
 from streamguard.adapters.seal import Receive, Scope, Send, mark_guarded, remember_unguarded
 from streamguard.app import StreamGuard as BaseGuard
@@ -359,7 +359,9 @@ class StreamGuard(BaseGuard):
 
         An endpoint that returns its source is called only for a request that starts a stream.
         """
-        guarding = _Logging(self, StreamOptions.split(named))
+        options = StreamOptions.split(named)
+        register_resumer(self, *options)  # now: a process is asked for another's stream before it has one of its own
+        guarding = _Logging(self, options)
         if endpoint is not None:
             return self._wrap(endpoint, guarding)
         return lambda function: self._wrap(function, guarding)

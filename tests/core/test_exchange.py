@@ -17,6 +17,7 @@ from streamguard.core.exchange import (
     come_back,
     early_failure,
     http10_refusal,
+    problem,
     refusal,
     terms,
 )
@@ -224,3 +225,13 @@ def test_an_event_source_is_given_an_empty_stream_that_breaks_off_instead() -> N
     refused = come_back(facts("GET", **SSE), "log_unavailable", "the log cannot be reached")
     assert (refused.status, refused.abort, refused.body) == (200, True, b": log_unavailable\n")
     assert come_back(facts("GET", **SSE, **OURS), "log_unavailable", "…").status == 503
+
+
+@pytest.mark.parametrize("retry", [False, True])
+def test_any_other_no_says_what_is_wrong_and_whether_to_come_back(retry: bool) -> None:
+    refused = problem(405, "method_not_allowed", "allowed: GET", ("allow", "GET"), retry=retry)
+    assert refused.status == 405
+    assert ("allow", "GET") in refused.headers
+    body = json.loads(refused.body)
+    assert (body["code"], body["detail"]) == ("method_not_allowed", "allowed: GET")
+    assert dict(refused.headers)["x-should-retry"] == str(retry).lower()

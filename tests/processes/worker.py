@@ -1,0 +1,107 @@
+"""A worker: the example of a takeover, served by uvicorn, over a log in a file.
+
+    python -m tests.processes.worker FILE         prints its port, and serves until it is killed
+
+The environment says how it dies: `STREAMGUARD_CRASH`, as `streamguard.testing.crash` has it; and `SILENCE`: seconds for
+which the model is silent in the middle of its story, so that the lease has to be renewed.
+
+Beside the application's own, `GET /runs` says how many streams are generated here.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import socket
+import sys
+from types import ModuleType
+from typing import Any
+
+import anyio
+import uvicorn
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from streamguard.log import base
+from streamguard.log.sqlite_book import Book
+from streamguard.testing import crash
+from tests.modules import ROOT
+
+__all__ = ["LENGTH", "TTL", "example", "text_of"]
+
+TTL = 1.0  # seconds of a lease
+LENGTH = 60  # words of a story
+PACE = 0.01  # seconds a word
+
+
+def example() -> ModuleType:
+    """The example's module, under one name in every process."""
+    name = "example_takeover"
+    if name not in sys.modules:
+        spec = importlib.util.spec_from_file_location(name, ROOT / "examples" / "takeover.py")
+        assert spec is not None
+        assert spec.loader is not None
+        sys.modules[name] = module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+    return sys.modules[name]
+
+
+def text_of(story: int) -> str:
+    """What an uninterrupted run says."""
+
+    async def whole() -> str:
+        return "".join([word async for word in example().Model(story, LENGTH, 0.0)])
+
+    return anyio.run(whole)
+
+
+def make_worker(path: str, silence: float) -> Any:
+    module = example()
+    quick = module.Model
+
+    class Silent(quick):  # type: ignore[misc, valid-type]
+        """The model at a pace of its own, silent once where it has never been."""
+
+        def __init__(self, story: int, state: dict[str, int] | None = None) -> None:
+            super().__init__(story, LENGTH, PACE, state)
+
+        async def __aiter__(self) -> Any:
+            async for word in super().__aiter__():
+                yield word
+                if self.words == LENGTH // 2:
+                    await anyio.sleep(silence)
+
+    module.Model = Silent
+    app = module.make_app(path, TTL)
+
+    async def runs(request: Request) -> Response:
+        return Response(str(len(app.state.guard.runs)))
+
+    app.router.routes.append(Route("/runs", runs))
+    return app
+
+
+def crashing_commits() -> None:
+    """The step inside a group commit: all is written, and nothing is committed."""
+    flush, commit = Book.flush, Book.commit
+
+    def struck(book: Book) -> None:
+        flush(book)
+        if base.crash is not None:
+            base.crash("inside-group-commit")
+        commit(book)
+
+    Book.commit = struck  # type: ignore[method-assign]
+
+
+if __name__ == "__main__":
+    crash.arm(os.environ)
+    crashing_commits()
+    sock = socket.socket()
+    sock.bind(("127.0.0.1", 0))
+    sock.listen(128)
+    print(sock.getsockname()[1], flush=True)
+    served = make_worker(sys.argv[1], float(os.environ.get("SILENCE", "0")))
+    config = uvicorn.Config(served, log_level="warning", access_log=False, timeout_graceful_shutdown=1)
+    uvicorn.Server(config).run(sockets=[sock])
