@@ -54,6 +54,7 @@ _DEMO_END = """\
 examples:
   streamguard demo --requests 20        quick: 20 answers in each cell
   streamguard demo --delay 0.01         a sender that lags more loses more
+  streamguard demo --resume             streams that go on after every cut
   streamguard demo --json > lab.json    for programs
   streamguard demo --plot lab.svg       as a picture
 
@@ -100,6 +101,7 @@ def _parser() -> argparse.ArgumentParser:
         "--delay", type=_seconds, metavar="SECONDS", help="how far the sender lags behind the model (default: 0.0025)"
     )
     demo.add_argument("--seed", type=int, default=1, metavar="N", help="of token times and lengths (default: 1)")
+    demo.add_argument("--resume", action="store_true", help="cut streams ten times and resume them, over each log")
     demo.add_argument("--json", action="store_true", help="print one JSON object instead of tables")
     demo.add_argument("--plot", type=_picture, metavar="FILE", help="also draw the first table: a .svg or .png file")
     return parser
@@ -116,6 +118,8 @@ def _demo(options: argparse.Namespace) -> int:
         from streamguard.demo.servers import LabError
     except ModuleNotFoundError as exc:
         return _missing(exc, "demo")
+    if options.resume:
+        return _resume(options)
     delay = lab.DELAY if options.delay is None else options.delay
     settings = lab.Settings(options.seed, options.requests, delay)
 
@@ -136,6 +140,29 @@ def _demo(options: argparse.Namespace) -> int:
             report.plot(result, options.plot)
         except OSError as exc:
             return _problem(f"the picture could not be written: {exc}", FAILED)
+    return 0 if result.kept else BROKEN
+
+
+def _resume(options: argparse.Namespace) -> int:
+    """The demo's third experiment."""
+    import anyio
+    from rich.console import Console
+
+    from streamguard.demo import report, resume
+    from streamguard.demo.servers import LabError
+
+    async def run() -> resume.ResumeResult:
+        with report.progress(Console(stderr=True)) as start:
+            return await resume.run(options.seed, options.requests, start=start)
+
+    try:
+        result = anyio.run(run)
+    except (LabError, OSError) as exc:
+        return _problem(f"the demo did not work: {exc}", FAILED)
+    if options.json:
+        print(report.resume_json(result))
+    else:
+        report.print_resumes(result, Console())
     return 0 if result.kept else BROKEN
 
 

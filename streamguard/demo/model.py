@@ -17,7 +17,7 @@ from typing import Final
 
 import attrs
 
-__all__ = ["Answer", "Entry", "Generation", "Ledger", "answer"]
+__all__ = ["Answer", "Entry", "Generation", "Ledger", "answer", "long_answer"]
 
 _WORDS: Final = (
     "the", "a", "of", "to", "and", "in", "is", "it", "that", "for", "as", "with", "on", "be", "this", "by", "from",
@@ -55,6 +55,14 @@ def answer(seed: int, number: int) -> Answer:
     tokens = tuple(f"{rng.choice(_WORDS)} " for _ in range(length - 1))
     gaps = tuple(GAP * rng.lognormvariate(-(GAP_SIGMA**2) / 2, GAP_SIGMA) for _ in range(length + 1))
     return Answer((*tokens, "end."), gaps, rng.expovariate(1 / STORE))
+
+
+def long_answer(seed: int, number: int) -> Answer:
+    """The same, of as many tokens as ten answers have."""
+    parts = [answer(seed, 10 * number + part) for part in range(10)]
+    tokens = tuple(token for part in parts for token in part.tokens)
+    gaps = tuple(gap for part in parts for gap in part.gaps[:-1])
+    return Answer(tokens, (*gaps, 0.0), 0.0)
 
 
 @attrs.define

@@ -18,8 +18,11 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from streamguard.demo.lab import CutRow, LagRow, Result
+from streamguard.demo.resume import ResumeResult
 
-__all__ = ["PICTURES", "as_json", "cut_table", "lag_table", "plot", "print_tables", "progress"]
+__all__ = [
+    "PICTURES", "as_json", "cut_table", "lag_table", "plot", "print_resumes", "print_tables", "progress", "resume_json",
+]  # fmt: skip
 
 PICTURES: Final = (".svg", ".png")  # what `plot` writes, by the file's suffix
 
@@ -50,6 +53,28 @@ def as_json(result: Result) -> str:
         "kept": result.kept,
     }
     return json.dumps(found, indent=2)
+
+
+def resume_json(result: ResumeResult) -> str:
+    """One object: `seed`, `rows`, `kept`."""
+    found = {"seed": result.seed, "rows": [attrs.asdict(row) for row in result.rows], "kept": result.kept}
+    return json.dumps(found, indent=2)
+
+
+def print_resumes(result: ResumeResult, console: Console) -> None:
+    """The third experiment's table, and what it says."""
+    table = Table(box=SIMPLE_HEAD, title="Cut ten times and resumed", title_justify="left")
+    table.add_column("log")
+    for name in ("answers", "cuts", "resumes", "frames twice", "text as generated", "seconds"):
+        table.add_column(name, justify="right")
+    for row in result.rows:
+        if row.why_not is not None:
+            table.add_row(row.log, "-", "-", "-", "-", row.why_not, "-")
+            continue
+        numbers = (row.answers, row.cuts, row.resumes, row.duplicates)
+        table.add_row(row.log, *map(str, numbers), f"{row.identical} of {row.answers}", f"{row.seconds:.1f}")
+    console.print(table)
+    console.print("Nothing was lost, repeated or mixed in." if result.kept else "A text is not the one that was made.")
 
 
 def _rate(hits: int, of: int) -> str:

@@ -26,16 +26,20 @@ from starlette.responses import JSONResponse
 from starlette.routing import Route
 
 from streamguard.adapters.asgi import SealMiddleware
+from streamguard.adapters.starlette import StreamGuard
+from streamguard.app import anyone_with_the_id
 from streamguard.demo.guarded import guarded_answer
-from streamguard.demo.model import Generation, Ledger, answer
+from streamguard.demo.model import Generation, Ledger, answer, long_answer
 from streamguard.demo.unguarded import UnguardedAnswer
+from streamguard.log.base import StreamLog
+from streamguard.log.memory import MemoryLog
 
 if TYPE_CHECKING:
     from starlette.requests import Request
     from starlette.responses import Response
     from starlette.types import ASGIApp
 
-__all__ = ["Asked", "LabError", "guarded_app", "serve", "serving", "unguarded_app"]
+__all__ = ["Asked", "LabError", "guarded_app", "resumable_app", "serve", "serving", "unguarded_app"]
 
 
 class LabError(RuntimeError):
@@ -107,20 +111,52 @@ def guarded_app() -> Starlette:
     return app
 
 
-APPS: Final[dict[str, Callable[[], Starlette]]] = {"unguarded": unguarded_app, "guarded": guarded_app}
+def resumable_app(where: str) -> Starlette:
+    """An endpoint whose streams are kept in a log: `memory:`, `sqlite:PATH` or `redis:URL`."""
+    kind, _, address = where.partition(":")
+    log: StreamLog
+    if kind == "sqlite":
+        from streamguard.log.sqlite import SQLiteLog
+
+        log = SQLiteLog(address)
+    elif kind == "redis":
+        from streamguard.log.redis import RedisLog
+
+        log = RedisLog(address)
+    else:
+        log = MemoryLog()
+    guard = StreamGuard(log, authorize=anyone_with_the_id)
+
+    async def respond(request: Request) -> ASGIApp:
+        seed, number = int(request.query_params["seed"]), int(request.query_params["number"])
+        ledger = Ledger()
+        generation = Generation(long_answer(seed, number), ledger.open("answer"), 1.0)
+        return guard.response(request, generation.tokens())
+
+    app = Starlette(routes=[Route("/answer", respond)])
+    guard.install(app, "/streams")
+    return app
+
+
+APPS: Final[dict[str, Callable[..., Starlette]]] = {
+    "unguarded": unguarded_app,
+    "guarded": guarded_app,
+    "resumable": resumable_app,
+}
 
 
 @contextmanager
-def serving(*names: str) -> Iterator[dict[str, str]]:
-    """Server processes for some of `APPS`: their base addresses by name. Raises LabError if one does not start."""
+def serving(*names: str, argument: str | None = None) -> Iterator[dict[str, str]]:
+    """Server processes for some of `APPS`, with an `argument` for those that take one: their base addresses by name.
+    Raises LabError if one does not start."""
     with ExitStack() as stack:
-        processes = {name: stack.enter_context(_process(name)) for name in names}
+        processes = {name: stack.enter_context(_process(name, argument)) for name in names}
         yield {name: _address(name, process) for name, process in processes.items()}
 
 
 @contextmanager
-def _process(name: str) -> Iterator[subprocess.Popen[str]]:
-    command = [sys.executable, "-m", "streamguard.demo.servers", name]
+def _process(name: str, argument: str | None) -> Iterator[subprocess.Popen[str]]:
+    command = [sys.executable, "-m", "streamguard.demo.servers", name, *([] if argument is None else [argument])]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         try:
             yield process
@@ -141,10 +177,10 @@ def _address(name: str, process: subprocess.Popen[str]) -> str:
     return line.strip()
 
 
-def serve(name: str) -> None:
+def serve(name: str, *arguments: str) -> None:
     """The server process: until its standard input ends."""
     # What uvicorn runs on when nothing else is installed: the same timers and the same framing everywhere.
-    config = uvicorn.Config(APPS[name](), log_level="error", loop="asyncio", http="h11", lifespan="off")
+    config = uvicorn.Config(APPS[name](*arguments), log_level="error", loop="asyncio", http="h11", lifespan="off")
     server = uvicorn.Server(config)
     # Its warning about HTTP/1.0, which one of the experiments asks for.
     logging.getLogger("streamguard").setLevel(logging.ERROR)
@@ -164,4 +200,4 @@ def serve(name: str) -> None:
 
 
 if __name__ == "__main__":
-    serve(sys.argv[1])
+    serve(*sys.argv[1:])
