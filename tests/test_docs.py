@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import signal
 import socket
 import subprocess
 import sys
@@ -37,6 +38,7 @@ RUN = {
     "metered_app.py", "patient_app.py", "limited_server.py", "thread_app.py", "push_app.py", "queue_source.py",
     "cut_test.py", "disconnect_test.py", "contract_test.py", "decoders_test.py",
     "lasting_app.py", "cut_and_back.py", "surviving_reader.py", "saved_app.py", "filed_app.py",
+    "taken_app.py",
     "converted_app.py", "events_app.py", "limited_reading.py", "resuming.py",
 }  # fmt: skip
 
@@ -315,6 +317,27 @@ def test_the_saved_chat_is_one_generation_under_one_key(tmp_path: Path) -> None:
         stranger = httpx.get(f"{url}/streams?name=7")
     sids = {re.findall(r'cursor="([^.]+)', answer.headers["streamguard"])[0] for answer in answers}
     assert (len(sids), other.status_code, stranger.status_code) == (1, 422, 403)
+
+
+def test_a_stream_whose_process_is_killed_is_taken_over(tmp_path: Path) -> None:
+    quick = {"ttl=15": "ttl=1", "            yield word\n": "            yield word\n            await asyncio.sleep(0.02)\n"}
+    quick["from fastapi import FastAPI"] = "import asyncio\nimport os\nfrom fastapi import FastAPI"
+    quick["guard.install("] = "app.get('/pid')(os.getpid)\nguard.install("
+    text = ""
+    with served(tmp_path, "taken_app.py", **quick) as one, served(tmp_path, "taken_app.py", **quick) as other:
+        process = int(httpx.get(f"{one}/pid").text)
+        last = ""
+        with httpx.stream("POST", f"{one}/countdown/100", headers={"streamguard": "v=1"}) as first:
+            with contextlib.suppress(httpx.TransportError):
+                for line in first.iter_lines():
+                    last = line[4:] if line.startswith("id: ") else last
+                    text += line[7:-1] if line.startswith('data: "') else ""
+                    if text.endswith("70 ") and process:
+                        os.kill(process, signal.SIGKILL)
+        there = httpx.get(f"{other}/streams", headers={"streamguard": "v=1", "last-event-id": last}, timeout=30.0)
+    text += "".join(re.findall(r'^data: "(.*)"$', there.text, re.MULTILINE))
+    assert text == "".join(f"{number} " for number in range(100, 0, -1))
+    assert '"status":"complete"' in there.text
 
 
 def test_a_stream_in_a_file_is_read_by_another_process(tmp_path: Path) -> None:

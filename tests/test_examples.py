@@ -12,6 +12,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import anyio
 import httpx
 import pytest
 
@@ -22,7 +23,7 @@ from tests.adapters.servers import Server, serving
 from tests.modules import ROOT
 
 EXAMPLES = ROOT / "examples"
-APPS = {"fastapi_app.py", "starlette_app.py", "asgi_app.py", "resumable_app.py"}
+APPS = {"fastapi_app.py", "starlette_app.py", "asgi_app.py", "resumable_app.py", "takeover.py"}
 CLIENTS = {"client_async.py", "client_sync.py"}
 SCRIPTS = {"stages.py"}
 TESTS = {"test_my_endpoint.py"}
@@ -166,3 +167,21 @@ class TestResumable:
                 with pytest.raises(FailedStream) as raised:
                     answer.read()
         assert raised.value.code == "cancelled"
+
+
+def test_a_story_whose_teller_dies_goes_on(tmp_path: Path) -> None:
+    """In one process: the stream of a dead one is what its log has. `tests/processes` kills real ones."""
+    module = loaded("takeover.py")
+    model = module.Model(7, length=20, pace=0.0)
+
+    async def words(story: Any) -> list[str]:
+        return [word async for word in story]
+
+    whole = anyio.run(words, model)
+    again = anyio.run(words, module.Model(7, length=20, pace=0.0))
+    assert (len(whole), whole) == (20, again)
+    half = module.Model(7, length=12, pace=0.0)
+    anyio.run(words, half)
+    assert anyio.run(words, module.Model(7, length=20, pace=0.0, state=half.state())) == whole[12:]
+    with serving(module.make_app(str(tmp_path / "streams.db"))) as server:
+        assert read("POST", f"{server.url}/stories/7")[0] is Verdict.COMPLETE
