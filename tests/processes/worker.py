@@ -23,8 +23,6 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from streamguard.log import base
-from streamguard.log.sqlite_book import Book
 from streamguard.testing import crash
 from tests.modules import ROOT
 
@@ -82,22 +80,8 @@ def make_worker(path: str, silence: float) -> Any:
     return app
 
 
-def crashing_commits() -> None:
-    """The step inside a group commit: all is written, and nothing is committed."""
-    flush, commit = Book.flush, Book.commit
-
-    def struck(book: Book) -> None:
-        flush(book)
-        if base.crash is not None:
-            base.crash("inside-group-commit")
-        commit(book)
-
-    Book.commit = struck  # type: ignore[method-assign]
-
-
 if __name__ == "__main__":
     crash.arm(os.environ)
-    crashing_commits()
     sock = socket.socket()
     sock.bind(("127.0.0.1", 0))
     sock.listen(128)

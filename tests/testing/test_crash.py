@@ -58,8 +58,7 @@ def test_every_step_that_is_reached_has_a_name_in_the_list() -> None:
     for path in (ROOT / "streamguard").rglob("*.py"):
         if path.name != "crash.py":
             found |= set(re.findall(r'\bcrash\("([a-z-]+)"\)', path.read_text()))
-    assert found <= set(crash.POINTS)
-    assert found >= set(crash.POINTS) - {"inside-group-commit"}
+    assert found == set(crash.POINTS)
 
 
 SCRIPT = """
