@@ -12,7 +12,7 @@ from tests.modules import MODULES, PACKAGE, ROOT, Module
 
 ANY = ""  # every module of the package begins with it
 
-_REDIS = ("redis", "redis_scripts", "redis_frames", "redis_lanes", "redis_hub", "redis_link")
+_REDIS = ("redis", *(f"redis_{part}" for part in ["index", "calls", "scripts", "frames", "lanes", "hub", "link"]))
 _SQLITE = ("threads", "readers", "waits", "recent", "book", "kept", "reading", "blocks", "file", "clock")
 
 # What a module may import from the package, by the longest prefix of its name that stands here.
@@ -61,7 +61,7 @@ HOMES = {
 MAY_IMPORT_HOME = {
     ("adapters.fastapi", "adapters.starlette"),  # FastAPI is Starlette
     ("client.exchange", "client.httpx"),  # the other half of one home
-    *((f"log.{name}", "log.redis_link") for name in ("redis", "redis_hub", "redis_lanes")),
+    *((f"log.{name}", "log.redis_link") for name in _REDIS),
 }
 LAB = ("testing", "demo", "cli")  # the demo runs servers and clients of every kind
 

@@ -24,6 +24,7 @@ __all__ = ["Lane", "Lanes"]
 _MOST_CALLS: Final = 512  # of one batch
 _MOST_BYTES: Final = 1024 * 1024  # of one batch, if it has more than one call
 _PRIMARY: Final = 1.0  # seconds for which a server that was a primary is believed to be one
+_IDLE: Final = 0.005  # seconds after which a connection may have been closed unnoticed
 _ROLE: Final = command(b"ROLE")
 
 
@@ -54,6 +55,7 @@ class Lane:
         self._task: asyncio.Task[None] | None = None
         self._link: Link | None = None
         self._looked = 0.0  # when it was a primary
+        self._used = 0.0
 
     @property
     def busy(self) -> int:
@@ -117,9 +119,13 @@ class Lane:
         return batch
 
     async def _exchange(self, batch: list[_Call]) -> None:
-        if self._link is not None and self._link.ended:
-            await self._drop()
         now = self._loop.time()
+        if self._link is not None:
+            if now - self._used > _IDLE:
+                await asyncio.sleep(0)  # else the loop has not seen yet that the server closed it meanwhile
+            if self._link.ended:
+                await self._drop()
+        self._used = now
         if self._link is None:
             self._link = await Link.open(self._address)
             self._looked = now

@@ -109,8 +109,7 @@ class Link:
     def require_primary(self, reply: Any) -> None:
         """Raise LogUnavailable where the reply to `ROLE` is a replica's; who may not ask believes that it is none."""
         if isinstance(reply, list) and reply and reply[0] != b"master":
-            role = bytes(reply[0]).decode()
-            raise LogUnavailable(f"Redis at {self._name} is a {role}, not the primary: it may lag, and takes no writes")
+            raise LogUnavailable(f"Redis at {self._name} is a replica, not the primary: it may lag, takes no writes")
 
     async def exchange(self, packed: bytes | Sequence[bytes], count: int) -> list[Any]:
         """Send commands, and the replies to them; one that is refused has its ResponseError there."""
@@ -156,6 +155,9 @@ class Link:
             pass  # it is gone
 
     def broken(self, error: BaseException) -> LogUnavailable:
+        """The error for a connection that cannot be used, or not any more."""
+        if isinstance(error.__cause__, RedisError):
+            error = error.__cause__  # over a unix socket a refused login is wrapped
         if isinstance(error, (AuthenticationError, AuthorizationError)):
             return LogUnavailable(reason(error))
         return LogUnavailable(f"Redis at {self._name}: {str(error) or type(error).__name__}")

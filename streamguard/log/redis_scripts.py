@@ -96,7 +96,8 @@ def _script(body: str) -> Script:
 CREATE: Final = _script("""
 local there = redis.call('HGET', meta, 'info')
 if there then return there end
-redis.call('DEL', frames, signals)
+-- What is left of one that was evicted. No write else comes before XADD: a full server refuses a script at its first.
+if redis.call('EXISTS', frames, signals) > 0 then redis.call('DEL', frames, signals) end
 redis.call('XADD', frames, '0-1', 'f', ARGV[2] .. ' ')
 local time = now()
 local held = time + ARGV[3]

@@ -1,8 +1,8 @@
-"""A log in Redis: what it costs beside script calls that are pipelined by hand, and how late it makes a token elsewhere.
+"""A log in Redis: what it costs beside script calls pipelined by hand, and how late it makes a token elsewhere.
 
-By hand is what one would write without it, with redis-py's own pipeline: a script that looks at the epoch and the tail,
-adds the frames to a stream, moves the tail and publishes it; as many calls in a round trip as the log's batches had. The
-log does the same for as many callers, who await each append, and keeps leases, expiry and the bound of each stream.
+By hand is what one would write without it, with redis-py's own pipeline: a script that looks at the epoch and the
+tail, adds the frames to a stream, moves the tail and publishes it; as many calls in a round trip as the log's batches
+had. The log does the same for as many callers, who await each append, and keeps leases, expiry and each stream's bound.
 """
 
 from __future__ import annotations

@@ -8,13 +8,15 @@ Skips the test where there is none. It may be killed and started again, with the
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import shutil
+import signal
 import socket
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import attrs
@@ -22,7 +24,7 @@ import redis
 
 from tests.absence import require
 
-__all__ = ["INSTALL", "RedisServer", "redis_server"]
+__all__ = ["INSTALL", "RedisServer", "Standing", "redis_server", "stalling_proxy"]
 
 INSTALL = "apt-get install --no-install-recommends redis-server"
 
@@ -78,6 +80,16 @@ class RedisServer:
             self.process.wait()
             self.process = None
 
+    @contextlib.contextmanager
+    def stopped(self) -> Iterator[None]:
+        """It takes connections and bytes meanwhile, and answers nothing."""
+        assert self.process is not None
+        self.process.send_signal(signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            self.process.send_signal(signal.SIGCONT)
+
     def remove(self) -> None:
         self.kill()
         shutil.rmtree(self.socket_folder)
@@ -97,3 +109,48 @@ def redis_server(folder: Path, *, tcp: bool = False, **settings: str) -> Iterato
         yield server
     finally:
         server.remove()
+
+
+@attrs.define
+class Standing:
+    """A proxy's switches: while `all` is set nothing comes back, while `woken` is, nothing that was published."""
+
+    url: str = ""
+    all: bool = False
+    woken: bool = False
+
+
+@contextlib.asynccontextmanager
+async def stalling_proxy(port: int) -> AsyncIterator[Standing]:
+    """A proxy before the server on a port, with switches. What does not come back is lost; the connections stay."""
+    switches = Standing()
+    writers: list[asyncio.StreamWriter] = []
+
+    async def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        back, forth = await asyncio.open_connection("127.0.0.1", port)
+        writers.extend((writer, forth))
+        listens = False
+
+        async def up() -> None:
+            nonlocal listens
+            while data := await reader.read(65536):
+                listens = listens or b"SUBSCRIBE" in data
+                forth.write(data)
+            forth.close()
+
+        async def down() -> None:
+            while data := await back.read(65536):
+                if not switches.all and not (switches.woken and listens):
+                    writer.write(data)
+            writer.close()
+
+        await asyncio.gather(up(), down(), return_exceptions=True)
+
+    proxy = await asyncio.start_server(connected, "127.0.0.1", 0)
+    switches.url = f"redis://127.0.0.1:{proxy.sockets[0].getsockname()[1]}"
+    try:
+        yield switches
+    finally:
+        proxy.close()
+        for writer in writers:
+            writer.close()
