@@ -55,7 +55,7 @@ def told(model: Model) -> Any:
 
 
 def resume(orphan: Orphan) -> Replay:
-    """Go on with a story whose process is gone. Its name is the number: the prompt, in an application's own database."""
+    """Go on with a story whose process is gone. Its name is the number; the prompt is in your own database."""
     return Replay(told(Model(int(orphan.info.name or 0), state=orphan.checkpoint)), from_checkpoint=True)
 
 

@@ -320,7 +320,8 @@ def test_the_saved_chat_is_one_generation_under_one_key(tmp_path: Path) -> None:
 
 
 def test_a_stream_whose_process_is_killed_is_taken_over(tmp_path: Path) -> None:
-    quick = {"ttl=15": "ttl=1", "            yield word\n": "            yield word\n            await asyncio.sleep(0.02)\n"}
+    pause = "            yield word\n"
+    quick = {"ttl=15": "ttl=1", pause: f"{pause}            await asyncio.sleep(0.02)\n"}
     quick["from fastapi import FastAPI"] = "import asyncio\nimport os\nfrom fastapi import FastAPI"
     quick["guard.install("] = "app.get('/pid')(os.getpid)\nguard.install("
     text = ""

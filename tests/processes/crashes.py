@@ -168,18 +168,22 @@ def crash(troupe: Troupe, point: str, story: int) -> tuple[Read, Worker]:
     return troupe.read(story), struck
 
 
-def kill(troupe: Troupe, story: int) -> Read:
-    """Read a story whose worker is killed at a moment that its number decides."""
+def kill(troupe: Troupe, story: int) -> tuple[Read, bool]:
+    """Read a story whose worker is killed at a moment that its number decides; what the reader got, and whether it
+    was killed before that was all."""
     chance = random.Random(story)
     after, pause = chance.randrange(LENGTH), chance.random() * 0.02
+    struck = False
     worker = troupe.hire()
 
     def strike(found: Read) -> None:
-        if found.frames >= after and worker in troupe.workers:
+        nonlocal struck
+        if found.frames >= after and found.status is None and not struck:
             time.sleep(pause)
             troupe.dismiss(worker)
+            struck = True
 
-    return troupe.read(story, strike)
+    return troupe.read(story, strike), struck
 
 
 def died(worker: Worker) -> bool:

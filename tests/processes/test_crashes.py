@@ -6,7 +6,6 @@ import os
 import signal
 import time
 from collections.abc import Iterator
-from pathlib import Path
 
 import httpx
 import pytest
@@ -47,7 +46,8 @@ def test_a_worker_that_dies_at_a_step_costs_its_reader_nothing(point: str, troup
 
 @pytest.mark.parametrize("story", range(5))
 def test_a_worker_that_is_killed_at_any_moment_costs_its_reader_nothing(story: int, troupe: Troupe) -> None:
-    found = kill(troupe, story)
+    found, struck = kill(troupe, story)
+    assert struck
     assert (found.status, found.text, found.doubles) == ("complete", text_of(story), 0)
 
 

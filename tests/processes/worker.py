@@ -55,10 +55,10 @@ def text_of(story: int) -> str:
 
 
 def make_worker(path: str, silence: float) -> Any:
-    module = example()
-    quick = module.Model
+    module: Any = example()
+    quick: Any = module.Model
 
-    class Silent(quick):  # type: ignore[misc, valid-type]
+    class Silent(quick):  # type: ignore[misc]
         """The model at a pace of its own, silent once where it has never been."""
 
         def __init__(self, story: int, state: dict[str, int] | None = None) -> None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import tempfile
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 from streamguard.testing.crash import POINTS
@@ -53,15 +54,18 @@ def crashes(run: Run) -> Result:
             read, struck = crash(troupe, point, story)
             return read, died(struck)
 
+        def any_time(story: int) -> tuple[Read, bool]:
+            return kill(troupe, story)
+
         for index, point in enumerate(POINTS):
             stories = [run.seed * 100_000 + 1000 * (index + 1) + number for number in range(EACH)]
-            found = [(story, *_told(troupe, lambda story=story, point=point: at(point, story))) for story in stories]
+            found = [(story, *_told(troupe, partial(at, point, story))) for story in stories]
             good, row = _row(point, found)
             shown &= good
             rows.append(row)
             run.say(f"{point}: {'as claimed' if good else 'NOT as claimed'}")
         stories = [run.seed * 100_000 + number for number in range(MOMENTS)]
-        found = [(story, *_told(troupe, lambda story=story: (kill(troupe, story), True))) for story in stories]
+        found = [(story, *_told(troupe, partial(any_time, story))) for story in stories]
         good, row = _row("any moment", found)
         shown &= good
         rows.append(row)

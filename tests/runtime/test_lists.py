@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from streamguard.core.errors import Failure
@@ -72,9 +74,8 @@ def test_there_is_nothing_to_open_and_no_sign_of_life() -> None:
 def test_a_logged_checkpoint_stands_behind_the_frames_before_it() -> None:
     stage = LoggedStage(EveryTokens(9, first="policy"), FramedEncoder("native", sid=SID))
     stage.push("a", 0.0)
-    first, mark = stage.push(Checkpoint({"at": 1}), 0.0)
-    assert first.data == b'"a"'
-    assert mark == Mark(b'{"at":1}')
+    found: list[Any] = stage.push(Checkpoint({"at": 1}), 0.0)
+    assert (found[0].data, found[1:]) == (b'"a"', [Mark(b'{"at":1}')])
     assert stage.cursor.seq == 1
 
 

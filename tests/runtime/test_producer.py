@@ -215,6 +215,35 @@ async def test_a_lease_is_as_old_as_the_call_that_gave_it() -> None:
     assert script.closes == 1
 
 
+@anyio_test
+@pytest.mark.parametrize("trouble", [0, 2])
+async def test_an_append_renews_the_lease_from_when_it_was_sent(trouble: int) -> None:
+    """Not from when it was answered: the store may have counted from before."""
+    log = Store(slow=1.0)
+    producer = await make_producer(log, Script())
+    sent: list[float] = []
+
+    def at(step: str) -> None:
+        if step == "append":
+            sent.append(anyio.current_time() - 1.0)
+            if len(sent) <= trouble:
+                raise LogUnavailable("it is away")
+
+    log.at = at
+    await producer.sink.send(producer._driver.stage.push("a", 0.0))
+    assert producer.sink.renewed == sent[-1] < anyio.current_time() - 1.5
+
+
+@anyio_test
+async def test_a_renewal_that_comes_too_late_for_the_end_is_no_trouble(caplog: pytest.LogCaptureFixture) -> None:
+    log = Store(slow=1.5)  # the renewal is sent at 3.2, and refused at 4.7; the end is stored at 4.5, answered at 6
+    producer = await make_producer(log, Script("a"), ttl=9.6)
+    await producer.run()
+    assert "renew" in log.calls
+    assert producer.outcome is not None
+    assert (producer.outcome.status, producer.outcome.delivered, caplog.records) == ("complete", "unknown", [])
+
+
 async def lapsed(log: Store) -> None:
     """Another takes the lease, as if it had ended."""
     await MemoryLog.release(log, Lease(SID, 1, 15.0))
@@ -380,8 +409,11 @@ async def by_scope(case: Case, interruption: Interruption) -> bool:
 
 
 async def by_task(case: Case, interruption: Interruption) -> bool:
+    def cancel() -> None:
+        task.cancel()
+
     async def drive() -> None:
-        interruption.arm(task.cancel)
+        interruption.arm(cancel)
         await case.producer.run()
 
     task = asyncio.get_running_loop().create_task(drive())

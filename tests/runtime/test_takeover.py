@@ -182,6 +182,13 @@ async def test_usage_and_reasons_of_a_replay_are_not_lost_and_checkpoints_before
 
 
 @anyio_test
+async def test_a_reason_before_the_tail_is_not_lost() -> None:
+    items = ["a", Block("image")]
+    again = ["a", Finish("length"), Block("image"), "b"]
+    assert await gone_on(Replay(iter_of(again)), logged(items, NATIVE), NATIVE) == [Finish("length"), "b"]
+
+
+@anyio_test
 async def test_a_checkpoint_at_the_tail_is_kept() -> None:
     again = ["ab", Checkpoint(2), "c"]
     assert await gone_on(Replay(iter_of(again)), logged(["ab"], NATIVE), NATIVE) == [Checkpoint(2), "c"]
@@ -518,6 +525,29 @@ async def test_a_silent_stream_at_another_process_is_known_to_be_read() -> None:
 
 
 @anyio_test
+async def test_a_stream_that_never_pauses_is_known_to_be_read_at_another_process() -> None:
+    log = Store()
+    here, there = guard_of(log, on_disconnect=Detach(5.0)), guard_of(log)
+    run = await here.start(TokenSource(Script(*["a", 0.5] * 200)), principal="")
+    run.leave()
+    frames = [frame async for page in there.pages(cursor_zero(run.sid)) for frame in page]
+    assert (len(frames), frames[-1].status) == (201, "complete")
+
+
+@anyio_test
+async def test_a_stream_that_was_taken_over_has_time_to_be_read() -> None:
+    log, script = Store(), Script(*["x", 1.0] * 1000)
+    lease = await died(log, "a")
+    await MemoryLog.release(log, lease)
+    guard = guard_of(log, lambda found: Continue(script), on_disconnect=Cancel())
+    await guard.lost(await log.state(SID))
+    run = guard.runs.get(SID)
+    assert run is not None
+    await run.over.wait()
+    assert PRESENCE <= script.steps <= PRESENCE + 2
+
+
+@anyio_test
 async def test_whoever_read_a_run_that_lost_its_lease_counts_for_the_one_that_took_over() -> None:
     """In one process: the run that the reader had joined is over, and the new one learns of it by signs."""
     log = Store()
@@ -558,14 +588,29 @@ async def test_trouble_in_a_takeover_frees_the_lease_and_it_is_tried_again(step:
     assert (await read(guard))[1] == WHOLE
 
 
+class Closable:
+    """A source that is open from the start, as a response of a server is."""
+
+    closes = 0
+
+    def __aiter__(self) -> Closable:
+        return self
+
+    async def __anext__(self) -> str:
+        raise AssertionError("it was read")
+
+    async def aclose(self) -> None:
+        self.closes += 1
+
+
 @anyio_test
 async def test_a_lease_that_is_lost_in_the_takeover_itself_appends_nothing() -> None:
-    log, script = Store(), Script("x")
+    log, source = Store(), Closable()
 
     async def slow(found: Orphan) -> Continue:
         await MemoryLog.release(log, Lease(SID, 2, TTL))
         await MemoryLog.take_over(log, SID, 2, 1000.0)
-        return Continue(script)
+        return Continue(source)
 
     await died(log, "a")
     await anyio.sleep(TTL)
@@ -573,7 +618,7 @@ async def test_a_lease_that_is_lost_in_the_takeover_itself_appends_nothing() -> 
     await guard.lost(await log.state(SID))
     assert (await text_in(log)) == (['"a"'], None)
     assert (await MemoryLog.state(log, SID)).held
-    assert (script.steps, len(guard.runs)) == (0, 0)
+    assert (source.closes, len(guard.runs)) == (1, 0)
 
 
 @anyio_test
