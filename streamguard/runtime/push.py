@@ -22,7 +22,7 @@ import threading
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from streamguard.core.arguments import require, require_callable
+from streamguard.core.arguments import require, require_callable, shown
 from streamguard.core.errors import StreamClosed
 from streamguard.core.items import Finish, Item
 from streamguard.runtime.buffer import Buffer, HandOver
@@ -73,11 +73,27 @@ class PushSource:
         return room
 
     def finish(self, reason: str | None = None, usage: Mapping[str, Any] | None = None) -> None:
-        """Say that the answer is whole. After `finish` or `fail` it does nothing."""
-        self._end(None, Finish(reason, usage) if reason is not None or usage is not None else None)
+        """Say that the answer is whole. After `finish` or `fail` it does nothing.
+
+        Raises TypeError for a reason that is no text, or usage that is no mapping; the stream has then failed.
+        """
+        try:
+            finish = Finish(reason, usage) if reason is not None or usage is not None else None
+        except TypeError as exc:
+            self._end(exc, None)
+            raise
+        self._end(None, finish)
 
     def fail(self, failure: BaseException) -> None:
-        """Say that it is not: the stream fails as if the source had raised `failure`."""
+        """Say that it is not: the stream fails as if the source had raised `failure`.
+
+        Raises TypeError for what is no exception; the stream has then failed all the same.
+        """
+        if not isinstance(failure, BaseException):
+            what = f"{failure.__name__}('…')" if isinstance(failure, type) else f"RuntimeError({shown(failure)})"
+            refused = TypeError(f"fail takes an exception: fail({what})")
+            self._end(refused, None)  # first: callbacks' exceptions are often swallowed
+            raise refused
         self._end(failure, None)
 
     def wait(self) -> bool:

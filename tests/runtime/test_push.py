@@ -225,3 +225,32 @@ async def test_waiting_on_the_loop_is_refused() -> None:
 def test_what_is_no_buffer_or_no_function_is_refused_when_it_is_given(wrong: Any) -> None:
     with pytest.raises(TypeError, match=next(iter(wrong))):
         PushSource(**wrong)
+
+
+@pytest.mark.parametrize(
+    ("end", "said"),
+    [
+        (lambda source: source.fail("it broke"), "fail takes an exception: fail(RuntimeError('it broke'))"),
+        (lambda source: source.fail(ValueError), "fail takes an exception: fail(ValueError('…'))"),
+        (lambda source: source.finish({"total_tokens": 1}), "reason is text or None, not a dict"),
+        (lambda source: source.finish("stop", 7), "usage is a mapping or None, not a int"),
+    ],
+    ids=["text", "a class", "usage by position", "a number"],
+)
+async def test_an_end_that_is_refused_is_a_failed_stream_and_no_open_one(end: Any, said: str) -> None:
+    source = PushSource()
+    raised: list[str] = []
+
+    def produce() -> None:
+        source.put("a")
+        try:
+            end(source)
+        except TypeError as exc:
+            raised.append(str(exc))
+
+    with anyio.fail_after(10):
+        served = await run(source, produce)
+    assert raised[0].startswith(said)
+    assert (served.outcome.status, served.outcome.failure.code) == ("failed", "source_error")
+    with pytest.raises(StreamClosed):
+        source.put("b")
