@@ -255,17 +255,7 @@ class StreamGuard:
         if endpoint is None or state.cancelled or lease.epoch - 1 > self.max_takeovers:
             return False
         try:
-            if endpoint.dialect.name != state.info.dialect:
-                raise ValueError(f"its dialect is {state.info.dialect}, and its endpoint's {endpoint.dialect.name}")
-            dialect = _fixed(endpoint.dialect, state.info)
-            with anyio.move_on_after(self.ttl / 2) as limit:
-                found, frames = await orphan(self.log, state, dialect)
-                answer = endpoint.resumer(found)
-                source = taken_up(await answer if inspect.isawaitable(answer) else answer, found, frames, dialect)
-                encoder = FramedEncoder(dialect, at=state.tail, negotiated=_negotiated(state.info))
-                encoder.follow(frames)
-            if limit.cancelled_caught:
-                raise TimeoutError("it took longer than half a lease: what takes time belongs into its source")
+            source, encoder = await self._resumed(state, endpoint)
         except LogUnavailable:
             raise
         except LogError as exc:
@@ -298,10 +288,25 @@ class StreamGuard:
         logger.warning("stream %s: taken over at frame %d, by lease %d", sid[:8], state.tail.seq, lease.epoch)
         return True
 
+    async def _resumed(self, state: StreamState, endpoint: Endpoint) -> tuple[TokenSource, FramedEncoder]:
+        """Ask the resumer, for half of a lease at most. Raises LogError, and for what is wrong with its answer."""
+        if endpoint.dialect.name != state.info.dialect:
+            raise ValueError(f"its dialect is {state.info.dialect}, and its endpoint's {endpoint.dialect.name}")
+        dialect = _fixed(endpoint.dialect, state.info)
+        with anyio.move_on_after(self.ttl / 2):
+            found, frames = await orphan(self.log, state, dialect)
+            encoder = FramedEncoder(dialect, at=state.tail, negotiated=_negotiated(state.info))
+            encoder.follow(frames)
+            answer = endpoint.resumer(found)
+            return taken_up(await answer if inspect.isawaitable(answer) else answer, found, frames, dialect), encoder
+        raise TimeoutError("it took longer than half a lease: what takes time belongs into its source")
+
     async def _sealed(self, state: StreamState, lease: Lease) -> None:
         endpoint = self.resumers.get(_own(state.info, OWN).get("resumer", ""))
         try:
-            dialect = dialect_named(state.info.dialect) if endpoint is None else endpoint.dialect
+            dialect = None if endpoint is None else endpoint.dialect
+            if dialect is None or dialect.name != state.info.dialect:  # an endpoint's may have changed meanwhile
+                dialect = dialect_named(state.info.dialect)
             encoder = FramedEncoder(_fixed(dialect, state.info), at=state.tail, negotiated=_negotiated(state.info))
         except Exception:
             # A dialect of the application's own, which this process does not know. Any end is better than none.

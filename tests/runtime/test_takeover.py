@@ -355,6 +355,7 @@ async def test_a_stream_without_a_resumer_ends_as_failed_in_its_own_dialect() ->
         _, text, frames = await read(guard_of(log, resumer, other))
         assert (text, frames[-1].status) == ("a", "failed")
         assert b'"producer_lost"' in frames[-1].data
+        assert frames[-1].name == ("end" if dialect == "native" else None)
 
 
 @anyio_test
