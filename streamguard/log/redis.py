@@ -16,7 +16,7 @@ a restart loses all, a failover what had not been replicated. A tail that is gon
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Any
 
 from streamguard.core.arguments import is_number, require, require_whole_number, shown
 from streamguard.core.cursor import Cursor, cursor_zero
@@ -41,11 +41,9 @@ from streamguard.log.redis_calls import AsyncioOnly, Calls, done, refuse, script
 from streamguard.log.redis_frames import (
     GONE,
     cursor_of,
-    damaged,
-    frame_of,
+    frames_of,
     info_of,
     info_text,
-    is_at,
     pack,
     place,
     signals_of,
@@ -56,8 +54,8 @@ from streamguard.log.redis_link import Address, command
 from streamguard.log.redis_scripts import (
     APPEND,
     CREATE,
-    EXPLAIN,
     PURGE,
+    READ,
     RELEASE,
     RENEW,
     SIGNAL,
@@ -66,7 +64,6 @@ from streamguard.log.redis_scripts import (
 
 __all__ = ["AsyncioOnly", "RedisLog"]
 
-_ATTEMPTS: Final = 8  # to read what changes between two looks at it
 
 
 class RedisLog:
@@ -179,26 +176,20 @@ class RedisLog:
     # ---- the readers' side --------------------------------------------------------------------
 
     async def read(self, after: Cursor, *, limit: int = PAGE) -> list[Frame]:
-        keys = self._calls.keys(after.sid)
-        at = b"%d" % after.seq
-        page = command(b"XRANGE", keys[1], at + b"-1", b"+", b"COUNT", b"%d" % (limit + 1))
-        for _ in range(_ATTEMPTS):
-            (entries,) = await self._calls.read(page)
-            if entries and is_at(entries[0][1][1], after):
-                frames = [frame_of(fields[1]) for _, fields in entries[1:]]
-                if not frames or frames[-1].seq == after.seq + len(frames):
-                    return frames
-            (reply,) = await self._calls.read(scripted(EXPLAIN, keys, at))
-            if reply[0] != b"there":
-                refuse(after.sid, reply)
-            tail, first = cursor_of(after.sid, reply[1]), cursor_of(after.sid, reply[2])
-            if after.seq > tail.seq:
-                raise LogLost(tail)
-            if after.seq < first.seq:
-                raise CursorTrimmed(first)
-            if not is_at(reply[3], after):
-                raise CursorMisfit(tail)
-        raise damaged("frames")
+        (reply,) = await self._calls.read(scripted(READ, self._calls.keys(after.sid), place(after), b"%d" % limit))
+        if isinstance(reply, bytes):
+            frames = frames_of(reply)
+            if frames and frames[-1].seq != after.seq + len(frames):
+                raise UnknownStream(after.sid)  # a part of it is gone
+            return frames
+        if reply[0] != b"elsewhere":
+            refuse(after.sid, reply)
+        tail, first = cursor_of(after.sid, reply[1]), cursor_of(after.sid, reply[2])
+        if after.seq > tail.seq:
+            raise LogLost(tail)
+        if after.seq < first.seq:
+            raise CursorTrimmed(first)
+        raise CursorMisfit(tail)
 
     async def wait(self, after: Cursor, timeout: float) -> bool:
         meta, frames, _ = self._calls.keys(after.sid)

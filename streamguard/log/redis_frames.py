@@ -25,9 +25,9 @@ __all__ = [
     "damaged",
     "digest",
     "frame_of",
+    "frames_of",
     "info_of",
     "info_text",
-    "is_at",
     "pack",
     "place",
     "signals_of",
@@ -38,7 +38,7 @@ __all__ = [
 GONE: Final = b"gone"  # what stands for the tail of a stream that is not there
 
 _HEAD: Final = struct.Struct(">HBI")  # length of the name + 1, of the status, of the extra + 1
-_NO_CURSOR: Final = b""
+_LENGTH: Final = struct.Struct(">I")
 
 
 def damaged(what: str) -> LogUnavailable:
@@ -66,12 +66,6 @@ def cursor_of(sid: str, text: bytes) -> Cursor:
         return Cursor.parse(f"{sid}.{text.decode()}")
     except (CursorError, UnicodeDecodeError):
         raise damaged("a position") from None
-
-
-def is_at(entry: bytes, after: Cursor) -> bool:
-    """Whether a stored frame stands at that position."""
-    text = place(after)
-    return entry.startswith(text) and entry[len(text) : len(text) + 1] in (b" ", b"+")
 
 
 # ---- frames ---------------------------------------------------------------------------------------
@@ -120,6 +114,17 @@ def frame_of(entry: bytes) -> Frame:
         )
     except (ValueError, struct.error):
         raise damaged("a frame") from None
+
+
+def frames_of(page: bytes) -> list[Frame]:
+    """Those of a page, each of which stands behind its length."""
+    found, begin = [], 0
+    while begin < len(page):
+        (length,) = _LENGTH.unpack_from(page, begin)
+        begin += _LENGTH.size
+        found.append(frame_of(page[begin : begin + length]))
+        begin += length
+    return found
 
 
 # ---- what belongs to a stream ---------------------------------------------------------------------

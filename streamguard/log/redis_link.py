@@ -96,7 +96,7 @@ class Link:
             if primary:
                 replies = await link.exchange(_ROLE + _LOAD, 1 + len(ALL))
                 link.require_primary(replies[0])
-                for reply in replies:
+                for reply in replies[1:]:
                     if isinstance(reply, Exception):
                         raise LogUnavailable(reason(reply))
         except BaseException as exc:

@@ -24,11 +24,13 @@ from __future__ import annotations
 import hashlib
 from typing import Final
 
-__all__ = ["ALL", "APPEND", "CLAIM", "CREATE", "DROP", "ENLIST", "EXPLAIN", "PURGE", "RELEASE", "RENEW", "SIGNAL",
+__all__ = ["ALL", "APPEND", "CLAIM", "CREATE", "DROP", "ENLIST", "PURGE", "READ", "RELEASE", "RENEW", "SIGNAL",
            "STATE", "TAKE_OVER", "FRAME_COST", "Script"]  # fmt: skip
 
 FRAME_COST: Final = 32  # bytes that an entry counts beside its data, about what Redis needs for it
 _KEPT: Final = 0.875  # of `Retention.max_bytes`, after trimming: so that not every further append has to trim
+_PAGE_BYTES: Final = 1024 * 1024  # of one page: a server that copies much answers nobody else meanwhile
+_PAGE_STEP: Final = 64  # frames between two looks at how many bytes there are
 _LATER: Final = 60_000  # ms: at most, and at most a quarter of what it is to be kept
 
 
@@ -220,12 +222,30 @@ if not look() then return {} end
 return {now(), redis.call('HGETALL', meta)}
 """)
 
-# the number of a frame: tail, first, and the entry of that number, or a refusal
-EXPLAIN: Final = _script("""
-local found = look()
-if not found then return {'gone'} end
-local there = redis.call('XRANGE', frames, ARGV[1] .. '-1', ARGV[1] .. '-1')[1]
-return {'there', found[2], found[3], there and there[2][2] or ''}
+# a position, how many frames at most: those behind it, or a megabyte of them, each after its length in four bytes; or,
+# where the position is none, tail and first
+READ: Final = _script(f"""
+local seq, left = place(ARGV[1]), tonumber(ARGV[2])
+local there = redis.call('XRANGE', frames, id(seq), id(seq))[1]
+if not there or string.sub(there[2][2], 1, #ARGV[1]) ~= ARGV[1] then
+  local found = look()
+  if not found then return {{'gone'}} end
+  return {{'elsewhere', found[2], found[3]}}
+end
+local page, size = {{}}, 0
+while left > 0 and size < {_PAGE_BYTES} do
+  local asked = math.min(left, {_PAGE_STEP})
+  local entries = redis.call('XRANGE', frames, id(seq + 1), '+', 'COUNT', asked)
+  for index = 1, #entries do
+    local frame = entries[index][2][2]
+    size = size + #frame
+    page[#page + 1] = struct.pack('>I4', #frame)
+    page[#page + 1] = frame
+  end
+  if #entries < asked then break end
+  seq, left = seq + asked, left - asked
+end
+return table.concat(page)
 """)
 
 # none: whether it was there
@@ -258,5 +278,5 @@ return redis.call('ZADD', KEYS[1], 'NX', time[1] * 1000000 + time[2], ARGV[1])
 """)
 
 ALL: Final = (
-    CREATE, APPEND, RENEW, RELEASE, TAKE_OVER, SIGNAL, STATE, EXPLAIN, PURGE, CLAIM, DROP, ENLIST,
+    CREATE, APPEND, RENEW, RELEASE, TAKE_OVER, SIGNAL, STATE, READ, PURGE, CLAIM, DROP, ENLIST,
 )  # fmt: skip

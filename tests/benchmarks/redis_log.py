@@ -39,6 +39,7 @@ TOGETHER: Final = (1, 4, 16)  # frames of one append
 MOST: Final = 1.6
 TTL: Final = 600.0
 DATA: Final = b'"token "'
+LATE: Final = (5.0, 25.0)  # ms: p50, p99
 
 BY_HAND: Final = """
 local found = redis.call('HMGET', KEYS[1], 'epoch', 'tail')
@@ -191,21 +192,74 @@ async def _from_elsewhere(url: str, count: int, pause: float) -> list[float]:
     return sorted(late)
 
 
-@proof(claim="A frame reaches a reader in another process within 5 ms (p50) and 25 ms (p99).", minutes=2)
+BY_HAND_CHILD: Final = """
+import asyncio, sys, time
+import redis.asyncio
+
+async def main(url, count, pause):
+    client = redis.asyncio.Redis.from_url(url, protocol=2)
+    for _ in range(int(count)):
+        await asyncio.sleep(float(pause))
+        await client.publish("by hand", b"%.6f" % time.monotonic())
+    await client.aclose()
+
+asyncio.run(main(*sys.argv[1:]))
+"""
+
+
+async def _from_elsewhere_by_hand(url: str, count: int, pause: float) -> list[float]:
+    """The same for a message that is published, and one command once it is there: what the machine itself needs."""
+    client: Any = redis.asyncio.Redis.from_url(url, protocol=2)
+    hears = client.pubsub()
+    await hears.subscribe("by hand")
+    child = await asyncio.create_subprocess_exec(sys.executable, "-c", BY_HAND_CHILD, url, str(count), str(pause))
+    late: list[float] = []
+    async for message in hears.listen():
+        if message["type"] == "message":
+            await client.ping()
+            late.append((time.monotonic() - float(message["data"])) * 1e3)
+            if len(late) == count:
+                break
+    await child.wait()
+    await hears.aclose()
+    await client.aclose()
+    return sorted(late)
+
+
+async def _both(url: str, count: int, pause: float) -> list[tuple[float, float]]:
+    """p50 and p99 of both, at the same time: whatever slows the machine slows both."""
+    return [_percentiles(late) for late in await asyncio.gather(
+        _from_elsewhere(url, count, pause), _from_elsewhere_by_hand(url, count, pause)
+    )]  # fmt: skip
+
+
+def _percentiles(late: list[float]) -> tuple[float, float]:
+    p50, p99 = (late[min(len(late) - 1, int(len(late) * part))] for part in (0.5, 0.99))
+    return p50, p99
+
+
+@proof(claim="A frame reaches a reader in another process within 5 ms (p50) and 25 ms (p99).", minutes=5)
 def redis_between_processes(run: Run) -> Result:
     rows: list[tuple[object, ...]] = []
     shown = True
     with _server() as server:
-        for count, pause in ((1000, 0.02), (40, 0.5)):
-            late = asyncio.run(_from_elsewhere(server.url, count, pause))
-            p50, p99 = (late[min(len(late) - 1, int(len(late) * part))] for part in (0.5, 0.99))
-            shown = shown and p50 <= 5.0 and p99 <= 25.0
-            rows.append((count, pause * 1e3, p50, p99, late[-1]))
-            run.say(f"every {pause * 1e3:g} ms: p50 {p50:.2f} ms, p99 {p99:.2f} ms")
-    columns = ("frames", "one every so many ms", "p50, ms", "p99, ms", "latest, ms")
+        for count, pause in ((500, 0.02), (30, 0.5)):
+            for _ in range(5):
+                ours, by_hand = asyncio.run(_both(server.url, count, pause))
+                run.say(f"every {pause * 1e3:g} ms: p50 {ours[0]:.2f} ms, p99 {ours[1]:.2f} ms")
+                if by_hand[0] <= LATE[0] / 2 and by_hand[1] <= LATE[1] / 2:
+                    break
+                run.say(f"too noisy: by hand p50 {by_hand[0]:.2f} ms, p99 {by_hand[1]:.2f} ms; again")
+            shown = shown and ours[0] <= LATE[0] and ours[1] <= LATE[1]
+            rows.append((count, pause * 1e3, *ours, *by_hand))
+    columns = ("frames", "one every so many ms", "p50, ms", "p99, ms", "by hand: p50, ms", "p99, ms ")
     return Result(
         shown,
-        [Table(columns, rows), Table(("p50, at most, ms", "p99, at most, ms"), [(5, 25)])],
-        ["From before the append in one process until the read in another has answered."],
+        [Table(columns, rows), Table(("p50, at most, ms", "p99, at most, ms"), [LATE])],
+        [
+            "From before the append in one process until the read in another has answered. By hand: from before a "
+            "message is published in one process until another that has heard it has done one command. Repeated while "
+            "that alone needs more than half of what is allowed.",
+        ],
         ["redis"],
     )

@@ -384,6 +384,19 @@ async def test_a_stream_of_which_a_part_is_gone_is_gone(wrong: str, log: RedisLo
     assert ask(server, "DBSIZE") == 0
 
 
+async def test_a_page_is_bounded_in_bytes(log: RedisLog) -> None:
+    """A server that copies a hundred megabytes answers nobody else meanwhile."""
+    lease, after = await started(log)
+    for _ in range(40):
+        after = await log.append(lease, after, framed(after, *[b"x" * 20_000] * 8))
+    after, pages = cursor_zero(lease.sid), []
+    while page := await log.read(after, limit=10_000):
+        pages.append(len(page))
+        after = Cursor(lease.sid, page[-1].seq, page[-1].offset, page[-1].crc)
+    assert sum(pages) == 320
+    assert max(pages) < 120
+
+
 async def test_an_append_whose_caller_leaves_is_done_or_not_and_may_be_repeated(log: RedisLog) -> None:
     lease, tail = await started(log, b"one")
     for steps in range(12):
