@@ -30,6 +30,7 @@ from streamguard.adapters.seal import (
     require_seal,
 )
 from streamguard.adapters.transport import say_who_drops, transport_of
+from streamguard.core.arguments import one_line
 from streamguard.core.cursor import Cursor
 from streamguard.core.errors import Failure, SourceFailed, StreamBroken, failure_from
 from streamguard.core.exchange import (
@@ -39,6 +40,7 @@ from streamguard.core.exchange import (
     answer_headers,
     early_failure,
     http10_refusal,
+    problem,
     refusal,
     terms,
 )
@@ -65,6 +67,8 @@ __all__ = [
 ]
 
 logger = logging.getLogger("streamguard")
+
+Ended = tuple[str, Failure | None]  # a stream's status, and why it is not `complete`
 
 _HIGH_WATER: Final = 256 * 1024  # bytes that a server may hold which does not make its applications wait
 _REPEATED: Final = 8  # messages after a body that was whole, before whoever sends them is not believed to say more
@@ -182,6 +186,13 @@ class GuardedAnswer:
                 await self._buffered(scope, receive, send, facts)
             else:
                 await self._stream(scope, receive, send, facts)
+        except SourceFailed as exc:  # in peek mode, before the headers: the source chose what is told
+            failure = failure_from(exc)
+            refused = early_failure(failure)
+            name = self.outcome.cursor.sid[:8] if self.outcome is not None else ""
+            why = one_line(f"{failure.code}: {failure.message}")
+            logger.warning("stream %s failed before its first item: HTTP %d: %s", name, refused.status, why)
+            await send_refusal(refused, scope, send)
         finally:
             if self._driver is None:  # refused before a driver had it: nothing started, and nothing may leak
                 await self.source.aclose()
@@ -215,8 +226,6 @@ class GuardedAnswer:
             self._driver.cancel(failure)
         try:
             await self._driver.run()
-        except SourceFailed as exc:  # in peek mode, before the headers: the source chose what is told
-            await send_refusal(early_failure(failure_from(exc)), scope, send)
         finally:  # also where a cancellation comes out
             self.outcome = self._driver.outcome
 
@@ -225,18 +234,20 @@ class GuardedAnswer:
         return merged_headers(own, self.headers)
 
     async def _buffered(self, scope: Scope, receive: Receive, send: Send, facts: RequestFacts) -> None:
-        async def stream(hold: Send) -> bool:
+        async def stream(hold: Send) -> Ended:
             await self._stream({}, receive, hold, facts)  # no scope: the seal must let the 502 through
-            return self.outcome is not None and self.outcome.status == "complete"
+            assert self.outcome is not None  # a driver that raises nothing has made one
+            return self.outcome.status, self.outcome.failure
 
         await answer_whole(stream, scope, send)
 
 
-async def answer_whole(stream: Callable[[Send], Awaitable[bool]], scope: Scope, send: Send) -> None:
+async def answer_whole(stream: Callable[[Send], Awaitable[Ended]], scope: Scope, send: Send) -> None:
     """The whole answer at once, with its length: the one framing of HTTP/1.0 that shows a cut. `stream` sends it to
-    what it is given, and answers whether it is complete; a 502 if not."""
+    what it is given, and answers how it ended; if not as `complete`, the answer is a 502 that says why."""
     held: list[Message] = []
     size = 0
+    too_large = Failure("too_large", f"the answer is above the {MAX_BUFFERED} bytes that are held for HTTP/1.0")
 
     async def hold(message: Message) -> None:
         nonlocal size
@@ -246,8 +257,12 @@ async def answer_whole(stream: Callable[[Send], Awaitable[bool]], scope: Scope, 
             raise StreamBroken("the answer is too large to buffer")
         held.append(message)
 
-    if not await stream(hold):
-        await send_refusal(Refusal(502, [NO_STORE, ("content-length", "0")]), scope, send)
+    status, failure = await stream(hold)
+    if status != "complete":
+        if size > MAX_BUFFERED:
+            failure = too_large
+        failure = failure or Failure(status, f"the stream ended as {status}")
+        await send_refusal(problem(502, failure.code, failure.message, retry=failure.retryable), scope, send)
         return
     body = b"".join([message["body"] for message in held if message["type"] == "http.response.body"])
     headers = [*held[0]["headers"], (b"content-length", str(len(body)).encode())]
@@ -268,10 +283,11 @@ def refuse_early(
             logger.error("%s", exc)
             raise
     if facts.http_version == "1.0":
-        if options.http10 == "refuse" or options.dialect.name == "text":
+        if options.http10 == "refuse" or (options.dialect.name == "text" and options.http10 != "buffer"):
+            _warn_http10(refused=True)
             return http10_refusal()
         if options.http10 == "warn":
-            _warn_http10()
+            _warn_http10(refused=False)
     return None
 
 
@@ -315,8 +331,10 @@ async def send_refusal(refused: Refusal, scope: Scope, send: Send) -> None:
 
 
 @functools.cache
-def _warn_http10() -> None:
+def _warn_http10(*, refused: bool) -> None:
     logger.warning(
-        "a stream is served over HTTP/1.0, whose framing cannot show a reader that it was cut: "
-        "set `proxy_http_version 1.1` in nginx, or choose http10='buffer' or 'refuse'"
+        "a stream is %s over HTTP/1.0, whose framing cannot show a reader that it was cut: "
+        "set `proxy_http_version 1.1` in nginx, or choose http10=%s",
+        "refused with 426" if refused else "served",
+        "'buffer'" if refused else "'buffer' or 'refuse'",
     )

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import attrs
 
-from streamguard.adapters.asgi import AsgiSink, answer_whole, merged_headers, request_facts, send_refusal
+from streamguard.adapters.asgi import AsgiSink, Ended, answer_whole, merged_headers, request_facts, send_refusal
 from streamguard.adapters.options import AnswerOptions
 from streamguard.adapters.seal import Receive, Scope, Send
 from streamguard.adapters.transport import say_who_drops
@@ -140,14 +140,24 @@ class Reading:
         if self.facts.method == "HEAD":
             await self.refuse(Refusal(status, [*self._headers(info, None, None, []), *headers]))
             return
-        if self.facts.http_version == "1.0" and self.options.http10 == "buffer":
 
-            async def stream(hold: Send) -> bool:
-                return await self._read({}, hold, info, cursor, headers, status, run)
+        async def stream(hold: Send) -> Ended:
+            ended = await self._read({}, hold, info, cursor, headers, status, run)
+            if run is None or ended[0] == "complete":
+                return ended
+            await run.over.wait()  # who made the stream knows why it failed
+            outcome = run.producer.outcome
+            return ended if outcome is None else (ended[0], outcome.failure)
 
-            await answer_whole(stream, self.scope, self.send)
-            return
-        await self._read(self.scope, self.send, info, cursor, headers, status, run)
+        try:
+            if self.facts.http_version == "1.0" and self.options.http10 == "buffer":
+                await answer_whole(stream, self.scope, self.send)
+            else:
+                await self._read(self.scope, self.send, info, cursor, headers, status, run)
+        except Busy:
+            await self.refuse(problem(409, "busy", "another client reads this stream, which takes one at a time"))
+        except SourceFailed as exc:  # in peek mode, before the headers
+            await self.refuse(early_failure(failure_from(exc)))
 
     async def _read(
         self,
@@ -158,8 +168,8 @@ class Reading:
         headers: Iterable[tuple[str, str]],
         status: int,
         started: Run | None,
-    ) -> bool:
-        """See `read`; whether the stream was complete."""
+    ) -> Ended:
+        """See `read`; how the stream ended. Raises Busy, and SourceFailed in peek mode before the headers."""
         agreed = terms(self.facts)
         own_ids = dialect_named(info.dialect).own_ids
         stage = ReplayStage(CompletionGuard(self._carrier(info, agreed)), cursor, own_ids=own_ids, resume=self._address)
@@ -170,11 +180,7 @@ class Reading:
 
         client = self.facts.headers.get("streamguard-client")
         reader = Reader(cursor._replace(status=None), lambda: stage.cursor, replace, client)
-        try:
-            self.guard.readers.join(reader, limit=self.guard.max_readers, exclusive=bool(_own(info, "exclusive")))
-        except Busy:
-            await self.refuse(problem(409, "busy", "another client reads this stream, which takes one at a time"))
-            return False
+        self.guard.readers.join(reader, limit=self.guard.max_readers, exclusive=bool(_own(info, "exclusive")))
         fields = merged_headers(self._headers(info, cursor_zero(cursor.sid), reader.name, [_EXPOSED]), headers)
         sink = _Sink(scope, self.receive, send, status, fields)
         # Who verifies knows a cancel from a completion, and its own principal asked for it.
@@ -187,13 +193,11 @@ class Reading:
             run.join()
         try:
             await driver.run()
-        except SourceFailed as exc:  # in peek mode, before the headers
-            await send_refusal(early_failure(failure_from(exc)), scope, send)
         finally:
             if run is not None:
                 run.leave()
             self.guard.readers.leave(reader)
-        return stage.status == "complete"
+        return stage.status or "cut", stage.ending.failure
 
     def _driver(
         self, cursor: Cursor, stage: ReplayStage, sink: _Sink, started: Run | None, agreed: Terms

@@ -4,7 +4,7 @@ Without them a wrong argument is kept, and the first request fails by the name o
 names the argument, what it may be, and what was given. TypeError is for a value of another kind, ValueError
 for one of the right kind that is out of range.
 
-    shown, is_number                  parts of messages
+    shown, one_line, is_number        parts of messages
     require, require_callable, …      for arguments of functions
     instance_of, one_of, whole_number for fields, as `validator=`
     no_setting, did_you_mean          what to say of a name, or of what stands in its place
@@ -24,6 +24,7 @@ __all__ = [
     "instance_of",
     "is_number",
     "no_setting",
+    "one_line",
     "one_of",
     "require",
     "require_callable",
@@ -48,6 +49,14 @@ def shown(value: object) -> str:
     except Exception:
         return f"a {type(value).__name__}"
     return text if len(text) <= _SHOWN else text[:_SHOWN] + "…"
+
+
+def one_line(text: str) -> str:
+    """`text` without control characters, which would begin a line of their own in a log, or move a terminal's cursor:
+    each is written as its escape."""
+    if text.isprintable():
+        return text
+    return "".join([char if char.isprintable() else char.encode("unicode_escape").decode() for char in text])
 
 
 def is_number(value: object) -> bool:

@@ -166,7 +166,8 @@ def nothing_more() -> Refusal:
 
 def http10_refusal() -> Refusal:
     """The answer to a request over HTTP/1.0, whose framing cannot carry an aborted body."""
-    return _problem(426, "http_1_0", "this stream needs HTTP/1.1 or newer", ("upgrade", "HTTP/1.1"))
+    detail = "HTTP/1.0 cannot carry this stream; in nginx set `proxy_http_version 1.1`"
+    return _problem(426, "http_1_0", detail, ("upgrade", "HTTP/1.1"))
 
 
 def early_failure(failure: Failure) -> Refusal:

@@ -14,6 +14,7 @@ from typing import Any, Final, Generic, TypeVar
 import anyio
 import attrs
 
+from streamguard.core.arguments import one_line
 from streamguard.core.errors import Failure, LocalProtocolError, SourceFailed
 from streamguard.runtime.connection import Connection, Lost
 from streamguard.runtime.sink import Stage
@@ -144,11 +145,11 @@ class Ending(Generic[T]):
         logger.log(
             logging.ERROR if unexpected else logging.WARNING,
             "stream %s ended as %s after %d items: %s: %s%s",
-            self._name,
+            one_line(self._name),
             status,
             stage.items,
-            failure.code,
-            failure.message,
+            one_line(failure.code),
+            one_line(failure.message),
             _EARLY if early else "",
             exc_info=exc if unexpected else None,
         )

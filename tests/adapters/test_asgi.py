@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import json
 import logging
 import threading
 from collections.abc import AsyncIterator
@@ -21,7 +22,7 @@ from streamguard.core.negotiate import parse_answer
 from streamguard.core.receipt import Verdict
 from streamguard.runtime.timing import Timing
 from streamguard.testing import Conduct, ScriptedServer
-from tests.adapters.asgi_apps import Ends, answering, exchange, tokens
+from tests.adapters.asgi_apps import Ends, Response, answering, exchange, tokens
 from tests.adapters.servers import Gate, serving, stack_params
 
 QUICK = Timing(linger=0.05)
@@ -190,9 +191,61 @@ def test_http_1_0_buffered_and_failed_is_a_whole_502(sealed: bool, caplog: pytes
     app = answering(failing, http10="buffer", timing=QUICK)
     with serving(SealMiddleware(app) if sealed else app) as server:
         response = exchange(server.connect(), version="1.0")
-    assert (response.status, response.body) == (502, b"")
+    assert told(response) == (502, "overloaded", "the model is overloaded")
     assert response.header("cache-control") == "no-store, no-transform"
+    assert response.header("x-should-retry") == "true"
     assert "without completing" not in caplog.text
+
+
+def told(response: Response) -> tuple[int, str, str]:
+    """What an answer that is no stream says: its status, its code and its message."""
+    assert response.header("content-type") == "application/problem+json"
+    assert response.header("content-length") == str(len(response.body))
+    body = json.loads(response.body)
+    assert body["status"] == response.status
+    return response.status, body["code"], body["detail"]
+
+
+@pytest.mark.parametrize("version", ["1.0", "1.1"])
+def test_an_early_failure_is_its_status_over_http_1_0_too_and_one_line_in_the_log(
+    version: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    app = answering(lambda: failing(0), http10="buffer", timing=Timing(linger=0.05, peek=60.0))
+    with serving(SealMiddleware(app)) as server:
+        response = exchange(server.connect(), version=version)
+    assert told(response) == (503, "overloaded", "the model is overloaded")
+    lines = [record for record in caplog.records if "overloaded" in record.message]
+    assert [(record.levelname, record.exc_info) for record in lines] == [("WARNING", None)]
+
+
+def test_http_1_0_buffered_tells_of_a_stream_that_was_cancelled() -> None:
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        answer = GuardedAnswer(tokens(), http10="buffer", timing=QUICK)
+        answer.cancel(Failure("enough", "somebody pressed stop"))
+        await answer(scope, receive, send)
+
+    with serving(app) as server:
+        assert told(exchange(server.connect(), version="1.0")) == (502, "enough", "somebody pressed stop")
+
+
+@pytest.mark.parametrize(("source", "status"), [(tokens, 200), (failing, 502)])
+def test_plain_text_may_be_buffered_for_http_1_0(source: Any, status: int) -> None:
+    with serving(answering(source, dialect="text", http10="buffer", timing=QUICK)) as server:
+        response = exchange(server.connect(), version="1.0")
+    assert (response.status, response.header("content-length")) == (status, str(len(response.body)))
+    assert status != 200 or response.body == b"t0 t1 t2 "
+
+
+@pytest.mark.usefixtures("fresh_warning")
+def test_a_refusal_of_http_1_0_is_told_once_with_what_to_set(caplog: pytest.LogCaptureFixture) -> None:
+    with serving(answering(tokens, dialect="text")) as server:
+        responses = [exchange(server.connect(), version="1.0") for _ in range(2)]
+    said = "HTTP/1.0 cannot carry this stream; in nginx set `proxy_http_version 1.1`"
+    assert [told(response) for response in responses] == [(426, "http_1_0", said)] * 2
+    lines = [record.message for record in caplog.records if "HTTP/1.0" in record.message]
+    assert len(lines) == 1
+    assert "refused with 426" in lines[0]
+    assert "`proxy_http_version 1.1` in nginx, or choose http10='buffer'" in lines[0]
 
 
 def test_http_1_0_buffered_is_bounded(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
@@ -200,13 +253,13 @@ def test_http_1_0_buffered_is_bounded(monkeypatch: pytest.MonkeyPatch, caplog: p
     ends = Ends()
     with serving(answering(lambda: tokens(1000), http10="buffer", on_end=ends, timing=QUICK)) as server:
         response = exchange(server.connect(), version="1.0")
-    assert (response.status, response.body) == (502, b"")
+    assert told(response) == (502, "too_large", "the answer is above the 1000 bytes that are held for HTTP/1.0")
     assert ends.wait().items < 100
     assert "1000 bytes" in caplog.text
 
 
 @pytest.mark.parametrize(
-    "options", [{"http10": "refuse"}, {"dialect": "text"}, {"dialect": "text", "http10": "buffer"}]
+    "options", [{"http10": "refuse"}, {"dialect": "text"}, {"dialect": "text", "http10": "refuse"}]
 )
 def test_http_1_0_refused_is_426_and_starts_nothing(options: dict[str, Any]) -> None:
     ends = Ends()

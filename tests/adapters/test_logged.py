@@ -235,6 +235,20 @@ def test_an_exclusive_stream_has_one_client_that_may_replace_itself() -> None:
         assert late.verdict is Verdict.COMPLETE
 
 
+def test_a_busy_stream_is_one_answer_over_http_1_0_too(caplog: pytest.LogCaptureFixture) -> None:
+    gate = Gate()
+    site = Site("t0 ", gate, exclusive=True, http10="buffer")
+    key = {"idempotency_key": "k" * 22}
+    with serving(site.app) as server, reading(server, streamguard_client="a", **key, **OURS) as first:
+        first.until(b't0 "')
+        with server.connect() as second:
+            second.request("GET", "/tokens", version="1.0", streamguard_client="b", **key, **OURS)
+            answer = second.rest()
+        gate.open()
+    assert (answer.split(b" ")[1], answer.count(b"HTTP/1.")) == (b"409", 1)
+    assert [record for record in caplog.records if record.levelno >= logging.ERROR] == []
+
+
 def test_everything_is_let_go_once_by_the_last_that_holds_it() -> None:
     gate = Gate()
     log = MemoryLog()
@@ -459,11 +473,15 @@ def test_an_endpoint_may_answer_otherwise_or_refuse() -> None:
 @pytest.mark.parametrize(
     ("exc", "status"), [(SourceFailed("busy", "later", retryable=True), 503), (HTTPException(418), 418)]
 )
-def test_in_peek_an_early_failure_is_a_status(exc: Exception, status: int) -> None:
-    site = Site(exc, timing=Timing(linger=0.05, peek=60.0))
+@pytest.mark.parametrize("version", ["1.1", "1.0"])
+def test_in_peek_an_early_failure_is_a_status(
+    exc: Exception, status: int, version: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    site = Site(exc, timing=Timing(linger=0.05, peek=60.0), http10="buffer")
     with serving(site.app) as server:
-        assert exchange(server.connect(), path="/tokens", **OURS).status == status
+        assert exchange(server.connect(), path="/tokens", version=version, **OURS).status == status
     assert site.source.closes == 1
+    assert len([record for record in caplog.records if "busy: later" in record.message]) == (status == 503)
 
 
 def test_a_failure_after_the_first_item_is_a_terminal_in_peek_too() -> None:
@@ -481,6 +499,7 @@ def test_over_http_1_0_the_answer_may_come_in_one_piece(script: list[Any], statu
         head, _, body = connection.rest().partition(b"\r\n\r\n")
     assert int(head.split(b" ")[1]) == status
     assert f"content-length: {len(body)}".encode() in head.lower()
+    assert status == 200 or json.loads(body)["code"] == "source_error"
 
 
 def test_a_confidential_stream_is_left_alone_by_what_compresses() -> None:

@@ -56,6 +56,16 @@ async def test_every_other_end_is_told_and_then_aborted(why: Why, status: str) -
     assert anyio.current_time() == 0.5
 
 
+async def test_control_characters_of_a_failure_are_escaped_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    """Else a message that holds what a user wrote could forge a line of the log, or rewrite a terminal's."""
+    stream = await Stream(Wire()).begun()
+    failure = Failure("bad\r\nERROR forged", "über \x1b[2J\n\x85end")
+    stream.ending.why = Why("failed", failure, SourceFailed("bad", "end"))
+    await stream.ending.last_words()
+    said = r"bad\r\nERROR forged: über \x1b[2J\n\x85end"
+    assert [record.getMessage().endswith(f": {said}") for record in caplog.records] == [True]
+
+
 async def test_it_may_be_clean_where_the_reader_verifies() -> None:
     stream = await Stream(Wire(), abort=False).begun()
     stream.ending.why = FAILED
