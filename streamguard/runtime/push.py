@@ -89,8 +89,9 @@ class PushSource:
 
         Raises TypeError for what is no exception; the stream has then failed all the same.
         """
-        if not isinstance(failure, BaseException):
-            what = f"{failure.__name__}('…')" if isinstance(failure, type) else f"RuntimeError({shown(failure)})"
+        given: object = failure
+        if not isinstance(given, BaseException):
+            what = f"{given.__name__}('…')" if isinstance(given, type) else f"RuntimeError({shown(given)})"
             refused = TypeError(f"fail takes an exception: fail({what})")
             self._end(refused, None)  # first: callbacks' exceptions are often swallowed
             raise refused
