@@ -24,6 +24,7 @@ import pytest
 
 from streamguard import client
 from streamguard.core.errors import FailedStream
+from tests.log.redis_server import redis_server
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -37,7 +38,7 @@ RUN = {
     "chat_app.py", "relay_app.py", "failing_app.py", "early_app.py", "own_server.py", "by_hand.py", "reading.py",
     "metered_app.py", "patient_app.py", "limited_server.py", "thread_app.py", "push_app.py", "queue_source.py",
     "cut_test.py", "disconnect_test.py", "contract_test.py", "decoders_test.py",
-    "lasting_app.py", "cut_and_back.py", "surviving_reader.py", "saved_app.py", "filed_app.py",
+    "lasting_app.py", "cut_and_back.py", "surviving_reader.py", "saved_app.py", "filed_app.py", "redis_app.py",
     "taken_app.py",
     "converted_app.py", "events_app.py", "limited_reading.py", "resuming.py",
 }  # fmt: skip
@@ -349,3 +350,15 @@ def test_a_stream_in_a_file_is_read_by_another_process(tmp_path: Path) -> None:
             next(line for line in first.iter_lines() if "word-0" in line)
             there = httpx.get(f"{other}/streams?name=7", headers=headers)
     assert "".join(re.findall(r'^data: "(.*)"$', there.text, re.MULTILINE)) == words
+
+
+def test_a_stream_in_redis_is_read_by_another_process(tmp_path: Path) -> None:
+    words = "".join(f"word-{number} " for number in range(20))
+    with redis_server(tmp_path, tcp=True) as server:
+        there = {"redis://localhost:6379/0": server.url}
+        with served(tmp_path, "redis_app.py", **there) as one, served(tmp_path, "redis_app.py", **there) as other:
+            headers = {"x-user": "ann", "streamguard": "v=1"}
+            with httpx.stream("POST", f"{one}/story?chat=7", headers=headers) as first:
+                next(line for line in first.iter_lines() if "word-0" in line)
+                answer = httpx.get(f"{other}/streams?name=7", headers=headers)
+    assert "".join(re.findall(r'^data: "(.*)"$', answer.text, re.MULTILINE)) == words
