@@ -22,7 +22,7 @@ from streamguard.runtime.buffer import Buffer
 from streamguard.runtime.runs import Cancel, Detach, OnDisconnect, ReadOn
 from streamguard.runtime.timing import TIMING_EXAMPLE, Timing
 
-__all__ = ["AnswerOptions", "Options", "StreamNames", "StreamOptions"]
+__all__ = ["AnswerOptions", "Options", "StreamNames", "StreamOptions", "no_endpoint"]
 
 
 class Options(TypedDict, total=False):
@@ -159,11 +159,24 @@ class StreamOptions:
 _ELSEWHERE: Final[dict[str, str]] = {
     **{
         field.name: f"{option}={kind.__name__}({field.name}=…)"
-        for option, kind in (("timing", Timing), ("buffer", Buffer), ("dialect", OpenAI), ("wire", Sse))
+        # A name that two of them have is the last one's: `heartbeat` is a time before it is a form.
+        for option, kind in (("wire", Sse), ("dialect", OpenAI), ("buffer", Buffer), ("timing", Timing))
         for field in attrs.fields(kind)
     },
     "timeout": "timing=Timing(stall=…)",
 }
+
+
+def no_endpoint(given: object) -> str:
+    """What to say of what stands where an endpoint belongs: an option, perhaps, which has a name."""
+    for option in ("dialect", "wire", "flush", "timing", "buffer"):
+        try:
+            AnswerOptions.of(None, {option: given})  # type: ignore[misc]
+        except (TypeError, ValueError):
+            continue
+        return f"options are given by name: write @guarded({option}={shown(given)})"
+    name = getattr(given, "__name__", given)
+    return f"@guarded needs a function that yields, or one that returns something to iterate; {name!r} is neither"
 
 
 def _unknown(name: str) -> str:

@@ -38,7 +38,8 @@ from typing_extensions import Unpack
 from streamguard.adapters.asgi import GuardedAnswer, SealMiddleware, encode_headers, request_facts
 from streamguard.adapters.endpoints import Endpoints, RootedSeal
 from streamguard.adapters.logged import Claim, LoggedAnswer, make_claim, register_resumer
-from streamguard.adapters.options import AnswerOptions, Options, StreamNames, StreamOptions
+from streamguard.adapters.options import AnswerOptions, Options, StreamNames, StreamOptions, no_endpoint
+from streamguard.adapters.returned import own_response, refuse_plain
 from streamguard.adapters.seal import Receive, Scope, Send, mark_guarded, remember_unguarded
 from streamguard.app import StreamGuard as BaseGuard
 from streamguard.core.errors import Failure
@@ -203,16 +204,6 @@ def _dressed(response: _Streaming[Any], request: Request | None, given: Response
     return response
 
 
-def _own(result: Response) -> Response:
-    """A response of the endpoint's own, which passes. Raises TypeError for one that would stream, unguarded."""
-    if hasattr(result, "body_iterator"):
-        raise TypeError(
-            f"a guarded endpoint returned a {type(result).__name__}, which would stream unguarded: return its "
-            f"generator instead, and let that yield bare text, without `data:`"
-        )
-    return result
-
-
 def wrap_endpoint(endpoint: Callable[..., Any], guarding: Guarding) -> Wrapped:
     """An async function that calls `endpoint` and guards what it yields or returns, as `guarding` does.
 
@@ -242,14 +233,12 @@ def wrap_endpoint(endpoint: Callable[..., Any], guarding: Guarding) -> Wrapped:
             runs = claim.starts if claim is not None else request is None or not _starts_nothing(request)
             result = await call(*args, **kwargs) if runs else _nothing
             if isinstance(result, Response):
-                return _own(result)
+                return own_response(result)
+            refuse_plain(endpoint, result)
             return _dressed(guarding.response(result, request, claim), request, given)
 
     else:
-        raise TypeError(
-            f"@guarded needs a function that yields, or one that returns something to iterate; "
-            f"{getattr(endpoint, '__name__', endpoint)!r} is neither"
-        )
+        raise TypeError(no_endpoint(endpoint))
     functools.update_wrapper(guarded_endpoint, endpoint)
     del guarded_endpoint.__wrapped__  # type: ignore[attr-defined]
     remember_unguarded(endpoint)

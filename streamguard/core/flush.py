@@ -37,14 +37,12 @@ __all__ = [
     "checked_policy",
 ]
 
-# Characters that may be held at most, whatever the policy says (guarantee G7): the default frame
-# limit, so that a policy which never releases still sends whole frames.
+# Characters held at most, whatever a policy says (guarantee G7): the default frame limit, so that frames stay whole.
 MAX_HELD: Final = 1024 * 1024
 
 First = Literal["now", "policy"]
 
-# `on_setattr=NO_OP` below: else attrs validates at every assignment, and a policy's counting costs more
-# than the frame it saves.
+# `on_setattr=NO_OP` below: else attrs validates at every assignment, and counting costs more than a frame.
 
 
 @runtime_checkable
@@ -182,10 +180,12 @@ def _boundary(pattern: str | re.Pattern[str]) -> re.Pattern[str]:
         raise TypeError(f'AtBoundary takes "word", "sentence" or a pattern for text, not {pattern!r}')
     # A name with a slip in it would be a pattern that text hardly ever holds, and hold the whole answer back.
     if pattern not in _NAMED and (not pattern or pattern.isalpha()):
-        raise ValueError(
-            f'AtBoundary knows "word" and "sentence", not {pattern!r}; for a pattern give re.compile({pattern!r})'
-        )
-    return re.compile(_NAMED.get(pattern, pattern))
+        known = 'AtBoundary knows "word" and "sentence"'
+        raise ValueError(f"{known}, not {pattern!r}; for a pattern give re.compile({pattern!r})")
+    try:
+        return re.compile(_NAMED.get(pattern, pattern))
+    except re.error as exc:
+        raise ValueError(f"AtBoundary's pattern {pattern!r} is no regular expression: {exc}") from None
 
 
 @attrs.define(on_setattr=NO_OP)

@@ -21,15 +21,24 @@ from typing import Any
 
 import attrs
 
+from streamguard.core.arguments import shown
 from streamguard.core.errors import Failure, FinishConflict
 from streamguard.core.jsontext import dumps, whole_text
 
 __all__ = ["Block", "Checkpoint", "Ending", "Event", "Finish", "Item", "Joined", "TextIntake", "tool_call"]
 
 
-def _no_type_key(instance: Block, attribute: object, value: Mapping[str, Any]) -> None:
+def _fields(instance: Block, attribute: object, value: Any) -> None:
+    if not isinstance(value, Mapping):
+        example = f"Block({shown(instance.type)}, {{'text': {shown(value)}}})"
+        raise TypeError(f"a block's fields are a mapping, for example {example}, not {shown(value)}")
     if "type" in value:
         raise ValueError("a block's type is its first argument; its fields hold no 'type'")
+
+
+def _text(instance: Block, attribute: object, value: Any) -> None:
+    if not isinstance(value, str):
+        raise TypeError(f"a block's type is text, for example 'image', not {shown(value)}")
 
 
 @attrs.frozen
@@ -40,8 +49,8 @@ class Block:
     `fields` its JSON-serialisable content, without a `type` key.
     """
 
-    type: str
-    fields: Mapping[str, Any] = attrs.field(factory=dict, validator=_no_type_key)
+    type: str = attrs.field(validator=_text)
+    fields: Mapping[str, Any] = attrs.field(factory=dict, validator=_fields)
 
 
 def tool_call(id: str, name: str, arguments: str) -> Block:
@@ -64,7 +73,7 @@ class Event:
 
 def _reason(instance: Finish, attribute: object, value: Any) -> None:
     if value is not None and not isinstance(value, str):
-        advice = ": usage is given by name, Finish(usage=…)" if isinstance(value, Mapping) else ""
+        advice = ": usage is given by name, usage={…}" if isinstance(value, Mapping) else ""
         raise TypeError(f"reason is text or None, not a {type(value).__name__}{advice}")
 
 

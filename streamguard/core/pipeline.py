@@ -60,7 +60,7 @@ class ItemStage:
             text = self.flush.push(text, now) if text else ""
             return [text] if text else []
         if not isinstance(item, (Block, Event, Mapping, Finish, Checkpoint)):
-            raise UnsupportedItem(type(item).__name__, "", "yield text as str or UTF-8 bytes, or a Block or Finish")
+            raise _unsupported(item)
         if isinstance(item, Finish) and item.reason is None:
             return [item]  # usage on the way ends nothing, and tears no character
         if not isinstance(item, (Finish, Checkpoint)):
@@ -92,6 +92,15 @@ class ItemStage:
 
     def deadline(self) -> float | None:
         return self.flush.deadline()
+
+
+def _unsupported(item: object) -> UnsupportedItem:
+    """The refusal of what no source may yield."""
+    if item is None:
+        return UnsupportedItem("None", "", "skip None; a PushSource ends with finish()")
+    if isinstance(item, type) and issubclass(item, (Block, Event, Finish, Checkpoint)):
+        return UnsupportedItem(f"the class {item.__name__}", "", f"yield an instance, {item.__name__}(…)")
+    return UnsupportedItem(type(item).__name__, "", "yield text as str or UTF-8 bytes, or a Block or Finish")
 
 
 class FrameStage:

@@ -38,6 +38,7 @@ MISTAKES: list[tuple[dict[str, Any], str]] = [
     ({"stall": 5}, f"unknown option 'stall': write timing=Timing(stall=…); {KNOWN}"),
     ({"max_items": 5}, f"unknown option 'max_items': write buffer=Buffer(max_items=…); {KNOWN}"),
     ({"model": "m"}, f"unknown option 'model': write dialect=OpenAI(model=…); {KNOWN}"),
+    ({"heartbeat": 15}, f"unknown option 'heartbeat': write timing=Timing(heartbeat=…); {KNOWN}"),
     ({"ids": "id"}, f"unknown option 'ids': write wire=Sse(ids=…); {KNOWN}"),
     ({"timing": 5}, "timing is a Timing, for example Timing(stall=60), not 5"),
     ({"buffer": 5}, "buffer is a Buffer, for example Buffer(max_items=100), not 5"),
@@ -52,6 +53,18 @@ def test_a_mistake_is_refused_when_decorating(guarded: Any, options: dict[str, A
     with pytest.raises(TypeError) as caught:
         guarded(**options)
     assert str(caught.value) == said
+
+
+@pytest.mark.parametrize("guarded", [guarded_starlette, guarded_fastapi], ids=["starlette", "fastapi"])
+@pytest.mark.parametrize(
+    ("given", "option"),
+    [("openai", "dialect='openai'"), ("ndjson", "wire='ndjson'"), (OpenAI(model="m", id="i", created=1), "dialect=O"),
+     (Timing(stall=5), "timing=Timing("), (EveryTokens(8), "flush=EveryTokens(")],
+)  # fmt: skip
+def test_an_option_without_its_name_is_told_the_name(guarded: Any, given: Any, option: str) -> None:
+    with pytest.raises(TypeError) as caught:
+        guarded(given)
+    assert str(caught.value).startswith(f"options are given by name: write @guarded({option}")
 
 
 @pytest.mark.parametrize("name", ["status_code", "headers", "background"])

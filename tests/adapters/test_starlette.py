@@ -8,6 +8,7 @@ import threading
 from collections.abc import AsyncIterator
 from typing import Any
 
+import pydantic
 import pytest
 from starlette.applications import Starlette
 from starlette.background import BackgroundTask
@@ -247,6 +248,59 @@ def test_a_streaming_response_is_refused_with_what_to_return(kind: Any, caplog: 
         response = exchange(server.connect())
     assert response.status == 500
     assert f"returned a {kind.__name__}, which would stream unguarded: return its generator instead" in caplog.text
+
+
+class Model(pydantic.BaseModel):
+    """Which can be iterated, by its fields."""
+
+    text: str = "hi"
+
+
+class StreamingModel(Model):
+    """One that is a source all the same."""
+
+    def __iter__(self) -> Any:
+        yield self.text
+
+
+@pytest.mark.parametrize("kind", ["async", "plain"])
+@pytest.mark.parametrize(
+    ("result", "said"),
+    [
+        (None, "endpoint 'answer' returned None: did you forget `return`?"),
+        *(
+            (result, f"endpoint 'answer' returned a {name}: for an answer that does not stream return JSONResponse(…)")
+            for result, name in ((Model(), "Model"), ({"a": 1}, "dict"), ("hi", "str"), (b"hi", "bytes"), (7, "int"))
+        ),
+    ],
+    ids=repr,
+)
+def test_an_answer_that_does_not_stream_is_told_how_to_be_returned(
+    kind: str, result: Any, said: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    if kind == "async":
+
+        async def answer(request: Request) -> Any:
+            return result
+
+    else:
+
+        def answer(request: Request) -> Any:  # type: ignore[misc]
+            return result
+
+    with serving(Starlette(routes=[Route("/", guarded(answer))])) as server:
+        assert exchange(server.connect()).status == 500
+    assert f"TypeError: {said}\n" in caplog.text
+
+
+def test_a_model_that_yields_by_itself_is_a_source() -> None:
+    @guarded
+    async def answer(request: Request) -> Any:
+        return StreamingModel()
+
+    with serving(Starlette(routes=[Route("/", answer)])) as server:
+        response = exchange(server.connect())
+    assert (response.verdict, b"hi" in response.body) == (Verdict.COMPLETE, True)
 
 
 def test_a_response_is_no_source() -> None:

@@ -235,6 +235,11 @@ def test_a_boundary_that_is_no_known_name_is_refused_with_the_names(wrong: str) 
     assert left(AtBoundary(re.compile("words")), "two words", "!") == ["two words", ""]
 
 
+def test_a_boundary_that_is_no_expression_is_told_whose_it_is() -> None:
+    with pytest.raises(ValueError, match=r"^AtBoundary's pattern '\(' is no regular expression: missing \)"):
+        AtBoundary("(")
+
+
 @pytest.mark.parametrize("wrong", [b"word", re.compile(b"word"), None, 3])
 def test_a_boundary_is_text_or_a_pattern_for_text(wrong: Any) -> None:
     with pytest.raises(TypeError, match="a pattern for text"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from types import MappingProxyType
 from typing import Any
 
@@ -28,6 +29,19 @@ def test_a_block_s_fields_cannot_hold_its_type() -> None:
         Block("image", {"type": "video"})
 
 
+@pytest.mark.parametrize(
+    ("type_", "fields", "said"),
+    [
+        ("x", "y", "a block's fields are a mapping, for example Block('x', {'text': 'y'}), not 'y'"),
+        ("x", [1], "a block's fields are a mapping, for example Block('x', {'text': [1]}), not [1]"),
+        ({"url": "u"}, {}, "a block's type is text, for example 'image', not {'url': 'u'}"),
+    ],
+)
+def test_a_block_is_refused_where_it_is_written(type_: Any, fields: Any, said: str) -> None:
+    with pytest.raises(TypeError, match=f"^{re.escape(said)}$"):
+        Block(type_, fields)
+
+
 def test_a_tool_call_is_a_block() -> None:
     assert tool_call("c1", "f", "{}") == Block("tool_call", {"id": "c1", "name": "f", "arguments": "{}"})
 
@@ -46,7 +60,7 @@ def test_a_finish_refuses_fields_of_another_type(fields: dict[str, Any]) -> None
 
 def test_usage_in_the_place_of_the_reason_is_told_its_name() -> None:
     usage: Any = {"total_tokens": 9}
-    said = r"^reason is text or None, not a dict: usage is given by name, Finish\(usage=…\)$"
+    said = r"^reason is text or None, not a dict: usage is given by name, usage=\{…\}$"
     with pytest.raises(TypeError, match=said):
         Finish(usage)
 

@@ -253,7 +253,7 @@ def test_a_policy_is_not_asked_about_text_that_is_not_there_yet() -> None:
     assert stage.push(b"\xf0\x9f", 0.0) == stage.push(b"\x99", 0.0) == []
 
 
-@pytest.mark.parametrize("item", [1, None, 1.5, object(), ["a"], bytearray(b"a"), memoryview(b"a"), Exception()])
+@pytest.mark.parametrize("item", [1, 1.5, object(), ["a"], bytearray(b"a"), memoryview(b"a"), Exception()])
 def test_anything_else_is_a_type_error_and_loses_no_text(item: Any) -> None:
     stage = ItemStage(NEVER)
     stage.push("a", 0.0)
@@ -263,6 +263,19 @@ def test_anything_else_is_a_type_error_and_loses_no_text(item: Any) -> None:
     assert (caught.value.kind, caught.value.dialect) == (type(item).__name__, "")
     assert str(caught.value).endswith("no dialect can carry: yield text as str or UTF-8 bytes, or a Block or Finish")
     assert (stage.drain(), stage.items) == ("a", 1)
+
+
+@pytest.mark.parametrize(
+    ("item", "said"),
+    [
+        (None, "a source yielded None, which no dialect can carry: skip None; a PushSource ends with finish()"),
+        (Finish, "a source yielded the class Finish, which no dialect can carry: yield an instance, Finish(…)"),
+    ],
+)
+def test_a_usual_slip_is_told_what_to_do(item: Any, said: str) -> None:
+    with pytest.raises(UnsupportedItem) as caught:
+        ItemStage(NEVER).push(item, 0.0)
+    assert str(caught.value) == said
 
 
 class Token(str):

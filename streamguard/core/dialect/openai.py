@@ -15,7 +15,7 @@ import json
 import secrets
 import time
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, Final
 
 import attrs
 
@@ -26,6 +26,10 @@ from streamguard.core.items import Block, Ending, Event, Finish
 from streamguard.core.jsontext import dumps, quote
 
 __all__ = ["OpenAI", "OpenAIEncoder"]
+
+
+_KEYS: Final = frozenset(("choices", "usage", "error"))  # a chunk has one of these
+_CHUNK: Final = """yield text, or {"choices": [{"index": 0, "delta": {"content": "…"}, "finish_reason": None}]}"""
 
 
 class OpenAIEncoder:
@@ -52,6 +56,8 @@ class OpenAIEncoder:
         if isinstance(item, Event):
             return self._event(item, ending)
         if isinstance(item, Mapping):
+            if not _KEYS.intersection(item):  # else none of it would be text, and the end would look whole
+                raise UnsupportedItem("a mapping that is no chunk", "openai", _CHUNK)
             return self._chunk(item, dumps(item), ending)
         if item.type != "tool_call":
             raise UnsupportedItem(f"a block of type {item.type!r}", "openai", "chat chunks have room for tool calls")

@@ -149,10 +149,22 @@ class TestChunks:
         with pytest.raises(UnsupportedItem, match="an event without a JSON object"):
             stream(Event(data))
 
-    @pytest.mark.parametrize("item", [{"type": "ping"}, {"choices": [], "note": 1}, {"choices": [{"index": 0}]}])
-    def test_an_object_of_another_kind_passes(self, item: dict[str, Any]) -> None:
+    @pytest.mark.parametrize("item", [{"data": "hi"}, {"event": "message", "data": "{}"}, {"content": "hi"}, {}])
+    def test_a_mapping_that_is_no_chunk_is_refused_with_what_a_chunk_looks_like(self, item: dict[str, Any]) -> None:
+        """It would pass as an event without text, and the answer end as a whole one that says nothing."""
+        with pytest.raises(UnsupportedItem) as caught:
+            stream(item)
+        assert str(caught.value) == (
+            "a source yielded a mapping that is no chunk, which dialect 'openai' cannot carry: yield text, or "
+            '{"choices": [{"index": 0, "delta": {"content": "…"}, "finish_reason": None}]}'
+        )
+
+    @pytest.mark.parametrize(
+        "item", [Event('{"type": "ping"}'), {"choices": [], "note": 1}, {"choices": [{"index": 0}]}, {"usage": None}]
+    )
+    def test_an_object_of_another_kind_passes(self, item: Any) -> None:
         data, answer = stream(item, chunk("a", reason="stop"))
-        assert json.loads(data[0]) == item
+        assert json.loads(data[0]) == (json.loads(item.data) if isinstance(item, Event) else item)
         assert (answer.verdict, answer.text) == (Verdict.COMPLETE, "a")
 
     @pytest.mark.parametrize(

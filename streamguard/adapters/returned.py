@@ -1,0 +1,48 @@
+"""What a guarded endpoint returned: a source, a response of its own, or a slip that is refused by the endpoint's name.
+
+A dict, a text or None would be refused by the source that is made of it, in words about sources; whoever returned one
+meant an answer that does not stream, or forgot the `return`. A Pydantic model is worse: it can be iterated, by its
+fields, and the slip would only show as a failed stream.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import AsyncIterable, Iterable, Mapping
+from typing import Any, TypeVar
+
+__all__ = ["own_response", "refuse_plain"]
+
+
+T = TypeVar("T")
+
+
+def own_response(result: T) -> T:
+    """A response of the endpoint's own, which passes. Raises TypeError for one that would stream, unguarded."""
+    if hasattr(result, "body_iterator"):
+        raise TypeError(
+            f"a guarded endpoint returned a {type(result).__name__}, which would stream unguarded: return its "
+            f"generator instead, and let that yield bare text, without `data:`"
+        )
+    return result
+
+
+def refuse_plain(endpoint: Any, result: Any) -> None:
+    """Raise TypeError for what `endpoint` returned, where that is no source but an answer that does not stream."""
+    name = getattr(endpoint, "__name__", None) or type(endpoint).__name__
+    if result is None:
+        raise TypeError(f"endpoint {name!r} returned None: did you forget `return`?")
+    if _is_plain(result):
+        raise TypeError(
+            f"endpoint {name!r} returned a {type(result).__name__}: "
+            f"for an answer that does not stream return JSONResponse(…)"
+        )
+
+
+def _is_plain(result: Any) -> bool:
+    if isinstance(result, AsyncIterable) or inspect.isawaitable(result) or callable(result):
+        return False
+    if isinstance(result, (str, bytes, bytearray, Mapping)) or not isinstance(result, Iterable):
+        return True
+    # A model that has an `__iter__` of its own may be a source.
+    return str(getattr(type(result).__iter__, "__module__", "")).startswith("pydantic")
