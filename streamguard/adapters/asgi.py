@@ -29,7 +29,7 @@ from streamguard.adapters.seal import (
     mark_aborted,
     require_seal,
 )
-from streamguard.adapters.transport import say_who_drops, transport_of
+from streamguard.adapters.transport import say_who_drops, transport_of, warn_of_kept
 from streamguard.core.arguments import one_line
 from streamguard.core.cursor import Cursor
 from streamguard.core.errors import Failure, SourceFailed, StreamBroken, failure_from
@@ -121,6 +121,8 @@ class AsgiSink:
 
     def kill(self, *, drop: bool) -> bool:
         if self._transport is None:
+            if drop:
+                warn_of_kept()
             return False
         # Where the reader may still read: not `abort`, which drops what is not sent yet, as the terminal may be.
         (self._transport.abort if drop else self._transport.close)()
@@ -211,7 +213,7 @@ class GuardedAnswer:
         encoder = FramedEncoder(self.options.dialect, negotiated=agreed.negotiated)
         sink = AsgiSink(scope, receive, send, self.status, self._headers(encoder.zero, wire))
         if self.options.timing.write is not None and scope:
-            say_who_drops(sink.reached, self.options.timing.write)
+            say_who_drops(sink.reached)
         self._driver = DirectDriver(
             self.source,
             Pipeline(self.options.flush, encoder, CompletionGuard(wire)),

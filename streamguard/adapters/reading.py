@@ -186,7 +186,7 @@ class Reading:
         # Who verifies knows a cancel from a completion, and its own principal asked for it.
         sink.clean = lambda: agreed.negotiated and stage.status == "cancelled"
         if self.options.timing.write is not None and scope:
-            say_who_drops(sink.reached, self.options.timing.write)
+            say_who_drops(sink.reached)
         driver = self._driver(cursor, stage, sink, started, agreed)
         run = self.guard.runs.get(cursor.sid)
         if run is not None:

@@ -8,7 +8,8 @@ Two things need it: to drop a reader that takes nothing, and to end an answer th
 that otherwise leave it open (the last two). Layers in between may wrap `receive` and `send`, so the outermost seal,
 which is called by the server, leaves what it found in the scope. Nothing of a server is changed, and what a later
 version of it does not have is not used: then, as on hypercorn's HTTP/1.1 and granian, only the operating system can
-drop such a reader, by TCP_USER_TIMEOUT on the listening socket. Which of the two holds is said once.
+drop such a reader, by TCP_USER_TIMEOUT on the listening socket. Which of the two holds is said once, as information;
+a reader that could not be dropped is a warning, once too.
 
 Over HTTP/2 a transport would be that of other requests too, and is left alone.
 """
@@ -26,11 +27,12 @@ from typing import Any, Final
 import anyio
 import attrs
 
-__all__ = ["Transport", "keep_transport", "say_who_drops", "transport_of"]
+__all__ = ["Transport", "keep_transport", "say_who_drops", "transport_of", "warn_of_kept"]
 
 logger = logging.getLogger("streamguard")
 
 _KEY: Final = "streamguard.transport"
+_PAGE: Final = "how-to: drop-a-reader-that-does-not-read"
 
 
 @attrs.frozen
@@ -156,13 +158,21 @@ def _no_linger(connection: Any) -> None:
 
 
 @functools.cache
-def say_who_drops(reached: bool, limit: float) -> None:
-    """Once a process and kind of server: what happens to a reader that does not read."""
+def say_who_drops(reached: bool) -> None:
+    """Once a process and kind of server: what happens to a reader that does not read. No warning, since nothing has
+    happened yet, and whether the system was told to drop such readers cannot be seen from here."""
     if reached:
-        logger.info("a reader that takes nothing for %g s is dropped: this server's transport can be reached", limit)
-        return
+        logger.info("a reader that takes nothing is dropped: this server's transport can be reached (%s)", _PAGE)
+    else:
+        logger.info("a reader that takes nothing is dropped by the system, if TCP_USER_TIMEOUT is set (%s)", _PAGE)
+
+
+@functools.cache
+def warn_of_kept() -> None:
+    """Once a process: there was such a reader, and its connection could not be ended."""
     logger.warning(
-        "this server does not let an application drop a reader that takes nothing: its stream ends after %g s, its "
-        "connection stays until the system gives it up. Set TCP_USER_TIMEOUT on the listening socket",
-        limit,
+        "a reader took nothing for too long and its stream ended, but this server does not let an application drop "
+        "the connection: it stays until the system gives it up, which TCP_USER_TIMEOUT on the listening socket "
+        "makes it do, if that is not set already (%s)",
+        _PAGE,
     )

@@ -8,12 +8,15 @@ import sys
 from collections.abc import AsyncIterator
 from typing import Any
 
+import anyio
 import pytest
 
 from streamguard.adapters.asgi import AsgiSink, GuardedAnswer, SealMiddleware
-from streamguard.adapters.transport import keep_transport, say_who_drops, transport_of
+from streamguard.adapters.transport import keep_transport, say_who_drops, transport_of, warn_of_kept
 from streamguard.observe.hooks import Outcome
 from streamguard.runtime.timing import Timing
+from streamguard.testing import Conduct, ScriptedServer
+from tests.adapters.asgi_apps import tokens
 from tests.adapters.servers import Connection, Gate, serving, stack_params
 
 READERS = 20
@@ -79,14 +82,35 @@ def test_nothing_is_kept_where_there_is_nothing() -> None:
     assert list(scope) == ["http_version"]
 
 
-@pytest.mark.parametrize(("reached", "level"), [(True, "INFO"), (False, "WARNING")])
-def test_what_becomes_of_such_readers_is_said_once(reached: bool, level: str, caplog: Any) -> None:
+PAGE = "drop-a-reader-that-does-not-read"
+
+
+@pytest.mark.parametrize("reached", [True, False])
+def test_what_becomes_of_such_readers_is_said_once_whatever_their_limit(reached: bool, caplog: Any) -> None:
+    """As information: nothing happened yet, and an option that was set already would be nagged about for ever."""
     caplog.set_level("INFO", "streamguard")
     say_who_drops.cache_clear()
-    for _ in range(3):
-        say_who_drops(reached, 30.0)
-    assert [record.levelname for record in caplog.records] == [level]
+    for limit in (10.0, 20.0, 30.0):
+        anyio.run(served, Conduct(), Timing(write=limit), reached)
+    assert [record.levelname for record in caplog.records] == ["INFO"]
     assert ("TCP_USER_TIMEOUT" in caplog.text) is not reached
+    assert PAGE in caplog.text
+
+
+@pytest.mark.parametrize("reached", [True, False])
+def test_a_reader_that_could_not_be_dropped_is_a_warning_once(reached: bool, caplog: Any) -> None:
+    warn_of_kept.cache_clear()
+    for _ in range(2):
+        server = anyio.run(served, Conduct(at_messages=2, sends="hang"), Timing(write=0.05, linger=0.0), reached)
+        assert server.kills == (["abort"] if reached else [])
+    lines = [record.message for record in caplog.records if "does not let an application drop" in record.message]
+    assert len(lines) == (0 if reached else 1)
+    assert all(PAGE in line and "TCP_USER_TIMEOUT" in line for line in lines)
+
+
+async def served(conduct: Conduct, timing: Timing, killable: bool) -> ScriptedServer:
+    answer = GuardedAnswer(tokens(), timing=timing)
+    return await ScriptedServer(answer, conduct=conduct, killable=killable).run()
 
 
 # ---- over real sockets ----------------------------------------------------------------------------
