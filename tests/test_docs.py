@@ -118,7 +118,10 @@ def test_the_chat_endpoint_answers_in_one_piece_what_does_not_ask_for_a_stream(t
     assert answer.usage.completion_tokens == 3
 
 
-@pytest.mark.parametrize(("body", "status"), [(b"{bad", 422), (b'{"messages": [{"role": "user"}]}', 422)])
+@pytest.mark.parametrize(("body", "status"), [
+    (b"{bad", 422), (b'{"messages": [{"role": "user"}]}', 422),
+    (b'{"messages": [{"role": "user", "content": "hi"}], "stream": false}', 400),
+])  # fmt: skip
 def test_a_bad_request_to_the_readmes_chat_endpoint_keeps_its_status(
     tmp_path: Path, body: bytes, status: int
 ) -> None:
@@ -145,6 +148,9 @@ def test_a_relay_passes_an_upstream_on(tmp_path: Path) -> None:
         tmp_path, "relay_app.py", **{"http://127.0.0.1:8100": upstream}
     ) as url:
         assert chat(url) == "one two three "
+        body = {"model": "tiny", "messages": [{"role": "user", "content": "one two"}]}
+        whole = httpx.post(f"{url}/v1/chat/completions", json=body)
+        assert whole.json()["choices"][0]["message"]["content"] == "one two "
 
 
 def chat(url: str) -> str:
