@@ -117,8 +117,8 @@ def _daphne(scope: Any, send: Any) -> Transport | None:
     to end an answer that its application did not finish is to leave it open."""
     request: Any = send.args[0] if isinstance(send, functools.partial) and send.args else None
     transport: Any = getattr(request, "transport", None)
-    close = getattr(getattr(request, "channel", None), "loseConnection", None)
-    abort = getattr(transport, "abortConnection", None)
+    close: Any = getattr(getattr(request, "channel", None), "loseConnection", None)
+    abort: Any = getattr(transport, "abortConnection", None)
     if not (callable(close) and callable(abort)) or scope.get("http_version") not in ("1.0", "1.1"):
         return None
 
@@ -131,10 +131,11 @@ def _daphne(scope: Any, send: Any) -> Transport | None:
 
 
 def _uvicorn(scope: Any, receive: Any) -> Transport | None:
-    transport = getattr(getattr(receive, "__self__", None), "transport", None)
+    transport: Any = getattr(getattr(receive, "__self__", None), "transport", None)
     names = ("get_write_buffer_size", "close", "abort", "get_extra_info")
-    unsent, close, abort, extra = [getattr(transport, name, None) for name in names]
-    if not (callable(unsent) and callable(close) and callable(abort) and callable(extra)):
+    methods: list[Any] = [getattr(transport, name, None) for name in names]
+    unsent, close, abort, extra = methods
+    if not all(map(callable, methods)):
         return None
     if scope.get("http_version") not in ("1.0", "1.1"):
         return None
