@@ -119,7 +119,7 @@ def _daphne(scope: Any, send: Any) -> Transport | None:
     transport: Any = getattr(request, "transport", None)
     close: Any = getattr(getattr(request, "channel", None), "loseConnection", None)
     abort: Any = getattr(transport, "abortConnection", None)
-    if not (callable(close) and callable(abort)) or scope.get("http_version") not in ("1.0", "1.1"):
+    if not all(map(callable, (close, abort))) or scope.get("http_version") not in ("1.0", "1.1"):
         return None
 
     def unsent() -> int:
