@@ -26,6 +26,13 @@ from typing import Any, Final
 import anyio
 import attrs
 
+try:
+    from fcntl import ioctl
+    from termios import TIOCOUTQ
+except ImportError:  # a system that has no such call
+    ioctl = None  # type: ignore[assignment]
+    TIOCOUTQ = 0
+
 __all__ = ["Transport", "keep_transport", "say_who_drops", "transport_of"]
 
 logger = logging.getLogger("streamguard")
@@ -144,7 +151,26 @@ def _uvicorn(scope: Any, receive: Any) -> Transport | None:
         _no_linger(extra("socket"))
         abort()
 
-    return Transport(unsent, close, reset)
+    def left() -> int:
+        size = unsent()
+        return size + _queued(extra("socket")) if size else 0
+
+    return Transport(left, close, reset)
+
+
+def _queued(connection: Any) -> int:
+    """What the system holds of a connection, in bytes; 0 where it does not say.
+
+    It lets a transport write again only when a third of some megabytes is free: without this a reader that takes
+    forty kilobytes a second would seem to take nothing for half a minute.
+    """
+    if ioctl is None or connection is None:
+        return 0
+    try:
+        found: int = struct.unpack("i", ioctl(connection.fileno(), TIOCOUTQ, bytes(4)))[0]
+    except OSError:
+        return 0
+    return found
 
 
 def _no_linger(connection: Any) -> None:

@@ -47,7 +47,9 @@ class Watched(Generic[T]):
         return self
 
     def __anext__(self) -> Any:  # itself, whose `__await__` is no generator, as type checkers would have it
-        self._inner = self._items.__anext__().__await__()
+        step: Any = self._items.__anext__()
+        # A coroutine that was made of a generator is awaited as it is, and has no such method.
+        self._inner = step.__await__() if hasattr(step, "__await__") else step
         return self
 
     def __await__(self) -> Any:
