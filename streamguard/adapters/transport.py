@@ -27,6 +27,13 @@ from typing import Any, Final
 import anyio
 import attrs
 
+try:
+    from fcntl import ioctl
+    from termios import TIOCOUTQ
+except ImportError:  # a system that has no such call
+    ioctl = None  # type: ignore[assignment]
+    TIOCOUTQ = 0
+
 __all__ = ["Transport", "keep_transport", "say_who_drops", "transport_of", "warn_of_kept"]
 
 logger = logging.getLogger("streamguard")
@@ -119,9 +126,9 @@ def _daphne(scope: Any, send: Any) -> Transport | None:
     to end an answer that its application did not finish is to leave it open."""
     request: Any = send.args[0] if isinstance(send, functools.partial) and send.args else None
     transport: Any = getattr(request, "transport", None)
-    close = getattr(getattr(request, "channel", None), "loseConnection", None)
-    abort = getattr(transport, "abortConnection", None)
-    if not (callable(close) and callable(abort)) or scope.get("http_version") not in ("1.0", "1.1"):
+    close: Any = getattr(getattr(request, "channel", None), "loseConnection", None)
+    abort: Any = getattr(transport, "abortConnection", None)
+    if not all(map(callable, (close, abort))) or scope.get("http_version") not in ("1.0", "1.1"):
         return None
 
     def unsent() -> int:
@@ -133,10 +140,11 @@ def _daphne(scope: Any, send: Any) -> Transport | None:
 
 
 def _uvicorn(scope: Any, receive: Any) -> Transport | None:
-    transport = getattr(getattr(receive, "__self__", None), "transport", None)
+    transport: Any = getattr(getattr(receive, "__self__", None), "transport", None)
     names = ("get_write_buffer_size", "close", "abort", "get_extra_info")
-    unsent, close, abort, extra = [getattr(transport, name, None) for name in names]
-    if not (callable(unsent) and callable(close) and callable(abort) and callable(extra)):
+    methods: list[Any] = [getattr(transport, name, None) for name in names]
+    unsent, close, abort, extra = methods
+    if not all(map(callable, methods)):
         return None
     if scope.get("http_version") not in ("1.0", "1.1"):
         return None
@@ -145,7 +153,26 @@ def _uvicorn(scope: Any, receive: Any) -> Transport | None:
         _no_linger(extra("socket"))
         abort()
 
-    return Transport(unsent, close, reset)
+    def left() -> int:
+        size = unsent()
+        return size + _queued(extra("socket")) if size else 0
+
+    return Transport(left, close, reset)
+
+
+def _queued(connection: Any) -> int:
+    """What the system holds of a connection, in bytes; 0 where it does not say.
+
+    It lets a transport write again only when a third of some megabytes is free: without this a reader that takes
+    forty kilobytes a second would seem to take nothing for half a minute.
+    """
+    if ioctl is None or connection is None:
+        return 0
+    try:
+        found: int = struct.unpack("i", ioctl(connection.fileno(), TIOCOUTQ, bytes(4)))[0]
+    except OSError:
+        return 0
+    return found
 
 
 def _no_linger(connection: Any) -> None:

@@ -8,14 +8,17 @@ own task, because a generator that waits at a `yield` may hold scopes of its own
 from __future__ import annotations
 
 from collections.abc import AsyncIterable, AsyncIterator
+from time import monotonic
 
 import anyio
 import anyio.abc
+import anyio.lowlevel
 
 from streamguard.core.items import Item
 from streamguard.runtime.buffer import Buffer, HandOver
 from streamguard.runtime.cancellation import OutsideCancellation
 from streamguard.runtime.closing import INSISTENCE, close
+from streamguard.runtime.turns import SLICE
 
 __all__ = ["AheadIterator"]
 
@@ -85,6 +88,7 @@ class AheadIterator:
         hand_over = self._hand_over
         outside = OutsideCancellation()
         failure: BaseException | None = None
+        slice_end = monotonic() + SLICE
         try:
             while True:
                 try:
@@ -93,6 +97,9 @@ class AheadIterator:
                     break
                 if not hand_over.put(item) and not await hand_over.room_made():
                     break
+                if monotonic() > slice_end:  # one that never suspends would keep everybody else waiting
+                    await anyio.lowlevel.checkpoint()
+                    slice_end = monotonic() + SLICE
         except Exception as exc:
             failure = exc
         except BaseException as exc:

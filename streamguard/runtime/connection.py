@@ -96,8 +96,10 @@ class Connection(Generic[T]):
         if left is None:
             return writing and now - self.wrote >= self.limit
         # Not what is unsent by itself, which grows where a server takes whatever it is given.
-        if not left or sent - left > self._taken:
-            self._taken, self._since = sent - left, now
+        taken = sent - left
+        if not left or taken > self._taken:
+            self._since = now
+        self._taken = taken  # also where it is less: what waits to be written counted as taken until it was
         return left > 0 and now - self._since >= self.limit
 
     def give_up(self) -> None:
@@ -171,16 +173,38 @@ class Connection(Generic[T]):
         except Exception as exc:
             logger.warning("the transport of a stream that is over could not be closed: %r", exc)
 
+    async def _look(self, scope: anyio.CancelScope) -> None:
+        """Beside a write that waits behind what is unsent: cancel it once none of that leaves any more."""
+        assert self.limit is not None
+        last, since = self.unsent(), self._clock()
+        while True:
+            await anyio.sleep(self.limit / 4)
+            left, now = self.unsent(), self._clock()
+            if left != last:
+                last, since = left, now
+            elif now - since >= self.limit:
+                scope.cancel()
+
     async def _write(self, write: Callable[[], Awaitable[None]]) -> None:
         if self.gone.is_set() or self.slow:
             self.lost = True
             raise Lost
-        deadline = float("inf") if self.limit is None else anyio.current_time() + self.limit
+        # Where it can be seen what waits before this write, its time is the reader's who takes that.
+        looks = self.limit is not None and bool(self.unsent())
+        limited = self.limit is not None and not looks
         self.wrote = self._clock()
         try:
-            with anyio.CancelScope(deadline=deadline) as scope:
+            with anyio.CancelScope() as scope:
+                if limited:
+                    scope.deadline = anyio.current_time() + (self.limit or 0.0)
                 self._scope = scope
-                await write()
+                if looks:
+                    async with anyio.create_task_group() as tasks:
+                        tasks.start_soon(self._look, scope)
+                        await write()
+                        tasks.cancel_scope.cancel()
+                else:
+                    await write()
         except Exception as exc:
             self.torn = self.lost = True
             raise Lost from exc

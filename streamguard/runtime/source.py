@@ -95,8 +95,10 @@ class TokenSource:
             raise
         _take(producer)
         self._iterator = self._iterate(producer)
-        # Some iterators are no iterables: they can be stepped, and not looped over.
-        return self._iterator if isinstance(self._iterator, AsyncIterable) else self
+        # Some iterators are no iterables; and some `__aiter__` begin anew, where the driver asks for it again whenever
+        # it steps another way.
+        own = isinstance(self._iterator, (ThreadIterator, AheadIterator, PushSource))
+        return self._iterator if own or inspect.isasyncgen(self._iterator) else _Steps(self._iterator)
 
     def _iterate(self, producer: Any) -> AsyncIterator[Item]:
         if not isinstance(producer, AsyncIterable):
@@ -155,6 +157,21 @@ class TokenSource:
         self, kind: type[BaseException] | None, exc: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self.aclose()
+
+
+class _Steps:
+    """An iterator's steps, and nothing else of it."""
+
+    __slots__ = ("_next",)
+
+    def __init__(self, iterator: Any) -> None:
+        self._next = iterator.__anext__
+
+    def __aiter__(self) -> _Steps:
+        return self
+
+    def __anext__(self) -> Any:
+        return self._next()
 
 
 def _is_iterable(producer: Any) -> bool:

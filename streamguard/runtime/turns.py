@@ -46,11 +46,13 @@ class Watched(Generic[T]):
     def __aiter__(self) -> Self:
         return self
 
-    def __anext__(self) -> Self:
-        self._inner = self._items.__anext__().__await__()
+    def __anext__(self) -> Any:  # itself, whose `__await__` is no generator, as type checkers would have it
+        step: Any = self._items.__anext__()
+        # A coroutine that was made of a generator is awaited as it is, and has no such method.
+        self._inner = step.__await__() if hasattr(step, "__await__") else step
         return self
 
-    def __await__(self) -> Self:
+    def __await__(self) -> Any:
         return self
 
     def __iter__(self) -> Self:
@@ -69,12 +71,12 @@ class Watched(Generic[T]):
         self.suspended = True
         return waits_for
 
-    def throw(self, *exc: Any) -> Any:
+    def throw(self, exc: Any, *rest: Any) -> Any:
         """A cancellation, or whatever else is raised where the source waits."""
         throw = getattr(self._inner, "throw", None)
         if throw is None:  # an awaitable that is a bare iterator
-            raise exc[1] if len(exc) > 1 and exc[1] is not None else exc[0]
-        waits_for = throw(*exc)
+            raise rest[0] if rest and rest[0] is not None else exc
+        waits_for = throw(exc, *rest)
         self.suspended = True
         return waits_for
 

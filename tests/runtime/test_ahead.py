@@ -197,3 +197,26 @@ def test_a_buffered_source_that_swallows_again_and_again_does_not_spin(backend: 
 
     assert run(backend, test, tick=0.0001).outcome.abandoned
     assert 1 < told < 4000
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_source_that_never_suspends_lets_the_loop_turn_ahead_of_its_reader_too(
+    backend: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = [0.0]
+    monkeypatch.setattr("streamguard.runtime.ahead.monotonic", lambda: clock[0])
+    made, taken = 0, []
+
+    async def source() -> AsyncIterator[str]:
+        nonlocal made
+        for _ in range(500):
+            clock[0] += 0.003
+            made += 1
+            yield "a"
+
+    async def test() -> None:
+        wire = Wire(on_send=lambda number, data: taken.append(made))
+        assert (await ahead(source, wire).run()).outcome.status == "complete"
+
+    run(backend, test)
+    assert taken[1] < 50  # the first text leaves long before the last is made

@@ -19,6 +19,7 @@ from streamguard.runtime.buffer import Buffer
 from streamguard.runtime.push import PushSource
 from streamguard.runtime.source import TokenSource
 from tests.runtime.fakes import Script, serve, task_id
+from tests.runtime.virtual import BACKENDS, run
 
 pytestmark = pytest.mark.anyio
 
@@ -483,3 +484,25 @@ async def test_a_stream_of_a_spent_source_fails_and_says_why(caplog: pytest.LogC
     served = await serve(TokenSource(lambda: one)).run()
     assert served.outcome.status == "failed"
     assert "make a new one for each request" in caplog.text
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_an_iterator_that_begins_anew_when_it_is_asked_for_is_asked_once(backend: str) -> None:
+    """The driver steps a source in two ways, and goes over from one to the other while it runs."""
+
+    class Rewinding:
+        def __aiter__(self) -> Rewinding:
+            self.number = 0
+            return self
+
+        async def __anext__(self) -> str:
+            await anyio.sleep(0.01)
+            self.number += 1
+            if self.number > 30:
+                raise StopAsyncIteration
+            return f"{self.number} "
+
+    async def test() -> str:
+        return (await serve(Rewinding()).run()).wire.text
+
+    assert run(backend, test) == "".join(f"{number} " for number in range(1, 31))

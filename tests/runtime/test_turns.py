@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import types
 from collections.abc import AsyncIterator
 from contextlib import aclosing
 from typing import Any
@@ -185,6 +186,23 @@ async def test_an_error_of_a_watched_source_is_raised() -> None:
     assert await watched.__anext__() == 1
     with pytest.raises(OSError, match="the model broke"):
         await watched.__anext__()
+
+
+async def test_a_coroutine_that_was_made_of_a_generator_is_a_step_too() -> None:
+    """`await` takes it, and it has no `__await__`."""
+
+    class Old:
+        def __aiter__(self) -> Old:
+            return self
+
+        @types.coroutine
+        def __anext__(self) -> Any:
+            yield from anyio.lowlevel.checkpoint().__await__()
+            return "item"
+
+    watched: Watched[Any] = Watched(Old())  # type: ignore[arg-type]
+    assert await watched.__anext__() == "item"
+    assert watched.suspended
 
 
 class Bare:

@@ -100,6 +100,69 @@ async def test_a_server_that_takes_whatever_it_is_given_hides_no_reader_that_tak
     dropped(served, at=LIMIT)
 
 
+async def test_a_reader_that_takes_a_little_is_waited_for_at_the_terminal_too() -> None:
+    """The write of the last words waits behind what is unsent, for longer than the deadline."""
+    wire = Wire()
+
+    async def on_send(number: int, data: bytes) -> None:
+        if b"event: end" in data:
+            for left in range(10, -1, -1):
+                wire.backlog = left
+                await anyio.sleep(LIMIT / 2)
+
+    async def drains() -> None:
+        wire.backlog = 11
+
+    wire._on_send = on_send
+    served = await serve(Script("a", "b", drains), wire, write=LIMIT, stall=None).run()
+    assert (served.outcome.status, served.outcome.delivered) == ("complete", "unknown")
+    assert wire.kills == 0
+
+
+async def test_a_terminal_that_waits_behind_what_nobody_takes_is_given_up() -> None:
+    wire = Wire()
+
+    async def on_send(number: int, data: bytes) -> None:
+        if b"event: end" in data:
+            await anyio.Event().wait()
+
+    def fill() -> None:
+        wire.backlog = 11
+
+    wire._on_send = on_send
+    served = await serve(Script("a", fill), wire, write=LIMIT, stall=None).run()
+    assert served.outcome.delivered == "no"
+    assert wire.drops == 1
+    assert served.outcome.ended - served.outcome.started <= 2 * LIMIT
+
+
+async def test_what_waits_in_a_write_was_not_taken() -> None:
+    """A large item counts as written before it is: once it was, the reader need not take as much again at once."""
+    wire = Wire()
+    source = Script("a" * 60, "b" * 60, *([1.0] * 40))
+
+    async def on_send(number: int, data: bytes) -> None:
+        if number == 3:  # behind the opening and the first item
+            wire.backlog = 70
+            await anyio.sleep(1.0)
+        if number >= 3:
+            wire.backlog = 140
+
+    async def reads() -> None:
+        while True:
+            await anyio.sleep(1.0)
+            if wire.backlog is not None:
+                wire.backlog = max(0, wire.backlog - 5)
+
+    wire._on_send = on_send
+    served = serve(source, wire, write=LIMIT, stall=None, heartbeat=None)
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(reads)
+        await served.run()
+        tasks.cancel_scope.cancel()
+    assert served.outcome.status == "complete"
+
+
 async def test_without_a_deadline_a_reader_is_waited_for() -> None:
     wire = Wire(slow=lambda number, data: 10_000.0 if number == 2 else 0.0)
     served = await serve(Script("a", "b"), wire, write=None).run()
