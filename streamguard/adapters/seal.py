@@ -37,6 +37,7 @@ __all__ = [
     "UnsealedResponse",
     "mark_aborted",
     "mark_guarded",
+    "remember_guarded",
     "remember_unguarded",
     "require_seal",
 ]
@@ -55,6 +56,8 @@ _MAX_WRAPPED: Final = 200  # objects looked at; a dozen are usual
 
 # Functions of which `guarded` made guarded ones, and which no route should call.
 _unguarded: Final[WeakSet[Any]] = WeakSet()
+# Those that it made, and that were not told of yet.
+_made: Final[WeakSet[Any]] = WeakSet()
 
 
 class UnsealedResponse(RuntimeError):
@@ -90,6 +93,7 @@ class _Seal:
             self.looks = self.aborted
             if self.outer is None and not self.guarded:
                 _tell_unguarded(scope)
+                _tell_streaming_class(scope)
         return self.aborted and message["type"] == "http.response.body" and not message.get("more_body", False)
 
 
@@ -142,6 +146,22 @@ def remember_unguarded(endpoint: Any) -> None:
         except TypeError:
             pass  # a few callables can be neither compared nor referred to: they are not told of
         endpoint = getattr(function, "__wrapped__", None)
+
+
+def remember_guarded(endpoint: Any) -> None:
+    """Remember that `endpoint` is a guarded one."""
+    _made.add(endpoint)
+
+
+def _tell_streaming_class(scope: Scope) -> None:
+    """One line in the log where FastAPI takes a guarded endpoint for a generator of events, because of its route's
+    class: it does not await what the endpoint returns, and fails in words about coroutines."""
+    endpoint: Any = scope.get("endpoint")
+    kind: Any = getattr(scope.get("route"), "response_class", None)
+    if getattr(kind, "__module__", None) == "fastapi.sse" and endpoint in _made:
+        _made.discard(endpoint)  # once
+        name = kind.__name__
+        logger.error("endpoint %r: remove `response_class=%s`: @guarded writes the events", endpoint.__name__, name)
 
 
 def _tell_unguarded(scope: Scope) -> None:

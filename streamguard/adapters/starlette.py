@@ -40,7 +40,7 @@ from streamguard.adapters.endpoints import Endpoints, RootedSeal
 from streamguard.adapters.logged import Claim, LoggedAnswer, make_claim, register_resumer
 from streamguard.adapters.options import AnswerOptions, Options, StreamNames, StreamOptions, no_endpoint
 from streamguard.adapters.returned import own_response, refuse_plain
-from streamguard.adapters.seal import Receive, Scope, Send, mark_guarded, remember_unguarded
+from streamguard.adapters.seal import Receive, Scope, Send, mark_guarded, remember_guarded, remember_unguarded
 from streamguard.app import StreamGuard as BaseGuard
 from streamguard.core.errors import Failure
 from streamguard.observe.hooks import Outcome
@@ -242,6 +242,7 @@ def wrap_endpoint(endpoint: Callable[..., Any], guarding: Guarding) -> Wrapped:
     functools.update_wrapper(guarded_endpoint, endpoint)
     del guarded_endpoint.__wrapped__  # type: ignore[attr-defined]
     remember_unguarded(endpoint)
+    remember_guarded(guarded_endpoint)
     return guarded_endpoint
 
 

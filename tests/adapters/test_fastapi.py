@@ -14,6 +14,7 @@ import subprocess
 from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any
 
+import anyio
 import fastapi
 import pytest
 from fastapi import APIRouter, BackgroundTasks, Depends, FastAPI, HTTPException, Request
@@ -23,6 +24,7 @@ from streamguard.adapters.fastapi import GuardedResponse, SealMiddleware, guarde
 from streamguard.core.receipt import Verdict
 from streamguard.runtime.buffer import Buffer
 from streamguard.runtime.timing import Timing
+from streamguard.testing import ScriptedServer
 from tests.absence import absent
 from tests.adapters import future_endpoints, plain_endpoints
 from tests.adapters.asgi_apps import Response, exchange
@@ -221,6 +223,30 @@ def test_guarded_above_the_route_guards_nothing_and_is_told(caplog: pytest.LogCa
     assert ask(app, "/hi").header("streamguard") is None
     told = [record.getMessage() for record in caplog.records if record.name == "streamguard"]
     assert [("chat" in message, "below the route's decorator" in message) for message in told] == [(True, True)]
+
+
+def test_a_streaming_class_of_the_route_is_told_to_be_removed(caplog: pytest.LogCaptureFixture) -> None:
+    """FastAPI does not await an endpoint of such a route, so that the decorator itself can refuse nothing. Not served
+    here: the coroutines that nobody awaits would be warnings in whatever test is the next to collect garbage."""
+    sse = pytest.importorskip("fastapi.sse", reason="absent: fastapi.sse (pip install 'fastapi>=0.135')")
+    app = FastAPI()
+
+    @app.get("/", response_class=sse.EventSourceResponse)
+    @guarded
+    async def chat() -> AsyncIterator[str]:
+        yield "a"
+
+    async def starting(scope: Any, receive: Any, send: Any) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+    (route,) = [route for route in app.routes if getattr(route, "endpoint", None) is chat]
+    for _ in range(2):
+        server = ScriptedServer(SealMiddleware(starting), scope={"endpoint": chat, "route": route})
+        anyio.run(server.run)
+        assert server.status == 200
+    told = [record.getMessage() for record in caplog.records if record.name == "streamguard"]
+    assert told == ["endpoint 'chat': remove `response_class=EventSourceResponse`: @guarded writes the events"]
 
 
 def test_what_is_no_function_is_refused() -> None:
