@@ -238,7 +238,7 @@ def test_an_exclusive_stream_has_one_client_that_may_replace_itself() -> None:
 def test_a_busy_stream_is_one_answer_over_http_1_0_too(caplog: pytest.LogCaptureFixture) -> None:
     gate = Gate()
     site = Site("t0 ", gate, exclusive=True, http10="buffer")
-    key = {"idempotency_key": "k" * 22}
+    key: dict[str, Any] = {"idempotency_key": "k" * 22}
     with serving(site.app) as server, reading(server, streamguard_client="a", **key, **OURS) as first:
         first.until(b't0 "')
         with server.connect() as second:
