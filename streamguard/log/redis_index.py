@@ -43,11 +43,11 @@ class Index:
         """Make the stream its idempotency key's; None, or the info of the one that has it."""
         if info.key is None:
             return None
-        name, own = self._calls.index("key", info.key), info.sid.encode()
+        name = self._calls.index("key", info.key)
         instead = b""
         while True:
-            (holder,) = await self._calls.write(scripted(CLAIM, (name,), instead, own))
-            if holder in (1, own):
+            (holder,) = await self._calls.write(scripted(CLAIM, (name,), instead, info.sid.encode()))
+            if holder == 1:
                 return None
             found = await self._holder(info.key, holder) if holder else None
             if found is not None:

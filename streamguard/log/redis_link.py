@@ -7,6 +7,7 @@ retries are off: a limit for each reply costs more than the reply, so whoever ca
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
@@ -86,6 +87,7 @@ class Link:
 
     _connection: AbstractConnection
     _name: str
+    _transport: asyncio.Transport | None = None  # redis-py forgets it at the first error
 
     @classmethod
     async def open(cls, address: Address, *, primary: bool = True) -> Link:
@@ -93,6 +95,8 @@ class Link:
         link = cls(address.connection(), address.name)
         try:
             await link._connection.connect()  # type: ignore[no-untyped-call]
+            writer = getattr(link._connection, "_writer", None)
+            link._transport = None if writer is None else writer.transport
             if primary:
                 replies = await link.exchange(_ROLE + _LOAD, 1 + len(ALL))
                 link.require_primary(replies[0])
@@ -143,9 +147,8 @@ class Link:
 
     def abort(self) -> None:
         """At once: what a peer that stands still has not taken would keep the socket open for ever."""
-        writer = getattr(self._connection, "_writer", None)
-        if writer is not None:
-            writer.transport.abort()
+        if self._transport is not None:
+            self._transport.abort()
 
     async def close(self) -> None:
         self.abort()

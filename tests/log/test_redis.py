@@ -21,9 +21,11 @@ import trio
 
 from streamguard.core.cursor import Cursor, cursor_zero, new_sid
 from streamguard.core.frame import Frame
+from streamguard.log import redis_hub
 from streamguard.log.base import Lease, LogUnavailable, Retention, StreamInfo, StreamLog
 from streamguard.log.redis import AsyncioOnly, RedisLog
 from streamguard.log.redis_frames import frame_of, pack
+from streamguard.log.redis_link import Address
 from streamguard.log.redis_scripts import FRAME_COST
 from streamguard.testing.log_case import framed
 from streamguard.testing.log_contract import LOG_RULES, check_log_rule
@@ -48,6 +50,14 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
 @pytest.fixture
 def anyio_backend() -> str:
     return "asyncio"
+
+
+@pytest.fixture(scope="module", autouse=True)
+def no_second_look() -> Iterator[None]:
+    """Who waits is woken by what is published, or not at all: else a wake-up that is missing would only be late."""
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        monkeypatch.setattr(redis_hub, "_FLOOR", 1000.0)
+        yield
 
 
 # ---- the contract and the model -------------------------------------------------------------------
@@ -96,6 +106,42 @@ def store() -> Store:
 
 
 TestRedisLog = machine_test(store, max_examples=20)
+
+
+@pytest.mark.anyio
+async def test_where_a_stream_stood_before_its_server_was_away_is_not_believed(server: RedisServer) -> None:
+    log = RedisLog(server.url)
+    lease = await log.create(StreamInfo(new_sid()), 60.0)
+    one = await log.append(lease, cursor_zero(lease.sid), framed(cursor_zero(lease.sid), b"one"))
+    two = await log.append(lease, one, framed(one, b"two"))
+    assert not await log.wait(two, 0.1)
+    lose(server, lease.sid, 1)
+    for _ in range(2):  # until the loop knows that the connection is closed, and who reads from it does not
+        await asyncio.sleep(0)
+    assert not await log.wait(one, 0.1), "a frame that is lost is nothing to read"
+    assert await log.wait(two, 30.0), "nor is it waited for"
+    await log.purge(sid=lease.sid)
+    await log.aclose()
+
+
+@pytest.mark.anyio
+async def test_what_was_asked_before_a_channel_was_open_is_asked_again(server: RedisServer) -> None:
+    """What changed between the answer and the opening was published to nobody."""
+    hub = redis_hub.Hub(Address(server.url, {}), 5.0, asyncio.get_running_loop())
+    asked = 0
+
+    async def ask() -> bytes:
+        nonlocal asked
+        asked += 1
+        if asked > 1:
+            return b"new"
+        while not hub._channels[b"channel"].confirmed:  # noqa: ASYNC110  # the answer was on its way for so long
+            await asyncio.sleep(0.001)
+        return b"old"
+
+    with anyio.fail_after(30):
+        assert await hub.wait(b"channel", ask, lambda stands: stands == b"new", 1000.0)
+    await hub.aclose()
 
 
 # ---- loops ----------------------------------------------------------------------------------------
@@ -202,6 +248,36 @@ async def test_trimming_keeps_as_much_as_it_may(sizes: list[int], limit: int, se
     with contextlib.closing(server.client()) as client:
         assert client.xlen(f"streamguard:{{{lease.sid}}}:frames") == len(sizes) - first.seq + 1
     await log.purge(sid=lease.sid)
+    await log.aclose()
+
+
+@pytest.mark.anyio
+async def test_an_append_that_trims_what_it_stood_behind_may_be_repeated(server: RedisServer) -> None:
+    log = RedisLog(server.url, retention=Retention(max_bytes=1000))
+    lease = await log.create(StreamInfo(new_sid()), 60.0)
+    zero = cursor_zero(lease.sid)
+    frames = framed(zero, *[b"x" * 100] * 20)
+    tail = await log.append(lease, zero, frames)
+    assert (await log.state(lease.sid)).first.seq > 0
+    assert await log.append(lease, zero, frames) == tail
+    await log.purge(sid=lease.sid)
+    await log.aclose()
+
+
+@pytest.mark.anyio
+async def test_what_leads_to_an_older_stream_of_a_sid_does_not_lead_to_a_newer_one(server: RedisServer) -> None:
+    log = RedisLog(server.url, prefix="twice:")
+    old = StreamInfo(new_sid(), name="chat", principal="Ann", key="k")
+    new = StreamInfo(old.sid, name="other", principal="Bob", key="l")
+    await log.create(old, 60.0)
+    with contextlib.closing(server.client()) as client:
+        client.delete(*[f"twice:{{{old.sid}}}:{part}" for part in ("meta", "frames")])  # as by eviction
+    await log.create(new, 60.0)
+    assert await log.find("chat", "Ann") is None
+    assert await log.find_key("k") is None
+    assert await log.purge(principal="Ann") == 0
+    assert await log.find("other", "Bob") == await log.find_key("l") == new
+    assert await log.purge(principal="Bob") == 1
     await log.aclose()
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import random
 from collections.abc import AsyncIterator, Awaitable, Iterator
 from pathlib import Path
@@ -25,6 +26,7 @@ from streamguard.log.base import (
 )
 from streamguard.log.redis import RedisLog
 from streamguard.log.redis_lanes import Lane
+from streamguard.log.redis_link import Link
 from streamguard.testing.log_case import framed
 from tests.log.redis_server import RedisServer, redis_server, stalling_proxy
 
@@ -295,6 +297,32 @@ async def test_a_server_that_stands_still_is_waited_for_so_long_and_no_longer(se
         # The first one may have been carried out meanwhile: it is repeated.
         await log.append(lease, tail, frames)
         assert await texts(log, lease.sid) == [b"one", b"two"]
+
+
+async def test_who_waits_behind_a_call_without_an_answer_is_not_made_to_wait_again(
+    server: RedisServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with opened(server.url, timeout=0.2) as log:
+        lease, tail = await started(log, b"one")
+        monkeypatch.setattr(Link, "open", None)  # would be tried for whoever is made to wait again
+        with server.stopped():
+            first = asyncio.ensure_future(log.append(lease, tail, framed(tail, b"two")))
+            await asyncio.sleep(0.01)
+            second = asyncio.ensure_future(log.renew(lease))
+            assert "did not answer" in await said(first)
+            assert "did not answer" in await said(second)
+        monkeypatch.undo()
+
+
+@pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="open files are counted in /proc")
+async def test_what_a_server_that_stands_still_has_not_taken_holds_no_socket(server: RedisServer) -> None:
+    async with opened(server.url, timeout=0.3) as log:
+        lease, tail = await started(log, b"one")
+        before = len(os.listdir("/proc/self/fd"))
+        with server.stopped():
+            assert "did not answer" in await said(log.append(lease, tail, framed(tail, b"x" * 40_000_000)))
+            await asyncio.sleep(0.01)
+            assert len(os.listdir("/proc/self/fd")) < before
 
 
 async def test_what_stalls_on_the_way_is_given_up_and_other_connections_are_made(tmp_path: Path) -> None:
