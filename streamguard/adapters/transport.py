@@ -27,11 +27,13 @@ import anyio
 import attrs
 
 try:
+    import termios
     from fcntl import ioctl
-    from termios import TIOCOUTQ
+
+    _OUTQ = termios.TIOCOUTQ
 except ImportError:  # a system that has no such call
     ioctl = None  # type: ignore[assignment]
-    TIOCOUTQ = 0
+    _OUTQ = 0
 
 __all__ = ["Transport", "keep_transport", "say_who_drops", "transport_of"]
 
@@ -167,7 +169,7 @@ def _queued(connection: Any) -> int:
     if ioctl is None or connection is None:
         return 0
     try:
-        found: int = struct.unpack("i", ioctl(connection.fileno(), TIOCOUTQ, bytes(4)))[0]
+        found: int = struct.unpack("i", ioctl(connection.fileno(), _OUTQ, bytes(4)))[0]
     except OSError:
         return 0
     return found
