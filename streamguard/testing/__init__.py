@@ -10,6 +10,7 @@
     decoders          readers of server-sent events with the faults of real clients
     policy_contract   check_flush_policy
     source_contract   check_source
+    log_contract      check_stream_log, its rules by name
     contract          what both raise
     crash             steps at which a process kills itself, or stops
     strategies        Hypothesis strategies; the one module that needs Hypothesis, imported by its own name
@@ -50,6 +51,7 @@ if TYPE_CHECKING:
         UnicodeLines,
     )
     from streamguard.testing.layers import HeldStart
+    from streamguard.testing.log_contract import LOG_RULES, check_log_rule, check_stream_log
     from streamguard.testing.plan import HEAD, Gate, Hold, Passage, Plan, RandomCut
     from streamguard.testing.policy_contract import check_flush_policy
     from streamguard.testing.proxy import FaultProxy
@@ -101,12 +103,15 @@ __all__ = [
     # contracts
     "check_flush_policy",
     "check_source",
+    "check_stream_log",
+    "check_log_rule",
+    "LOG_RULES",
     "ContractBroken",
 ]
 
 _HOMES: Final = (
     "source", "server", "conduct", "layers", "proxy", "plan", "chunks", "decoders",
-    "policy_contract", "source_contract", "contract", "crash",
+    "policy_contract", "source_contract", "log_contract", "contract", "crash",
 )  # fmt: skip
 
 
