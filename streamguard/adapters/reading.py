@@ -234,9 +234,10 @@ class Reading:
         return None if self.guard.path is None else str(self.scope.get(ROOT, "")) + self.guard.path
 
     def _carrier(self, info: StreamInfo, agreed: Terms) -> Wire:
-        """The endpoint's own carrier, else the one that the stream began with; an EventSource reads only one."""
+        """The endpoint's own carrier, else the one that the stream began with; an EventSource reads only one, and a
+        client that verifies any, though what it accepts makes it look like one."""
         options, name = self.options, _own(info, "wire")
-        if options.wire is None and name is not None and not self.facts.event_source:
+        if options.wire is None and name is not None and (agreed.negotiated or not self.facts.event_source):
             options = attrs.evolve(options, wire=name)
         return options.carrier(agreed)
 

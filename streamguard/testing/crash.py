@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
 from collections.abc import Callable, Mapping
 from typing import Final
 
@@ -47,7 +48,8 @@ def kill() -> None:
 
 def stop() -> None:
     """Stop this process until somebody sends it SIGCONT."""
-    os.kill(os.getpid(), signal.SIGSTOP)
+    # To this thread: sent to the process, the signal may take effect after this thread has gone on.
+    signal.pthread_kill(threading.get_ident(), signal.SIGSTOP)
 
 
 def crash_at(point: str, *, number: int = 1, then: Callable[[], object] = kill) -> None:

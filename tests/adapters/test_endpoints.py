@@ -589,3 +589,14 @@ def test_plain_asgi_serves_them_too() -> None:
         assert text_of(response.body) == "t1 t2 "
         assert exchange(server.connect(), path="/elsewhere/status", streamguard_stream=at.sid).status == 200
     assert site.asked[-1] == ("status", "dict")
+
+
+@pytest.mark.parametrize("accept", ["text/event-stream, application/x-ndjson", "*/*"])
+def test_a_client_that_verifies_goes_on_over_the_carrier_that_the_stream_began_with(accept: str) -> None:
+    """Though it may accept server-sent events too, and asks by GET, as an EventSource does."""
+    with serving(Site(*TOKENS[:3], wire="ndjson").app) as server:
+        first = httpx.get(f"{server.url}/tokens", headers=OURS)
+        zero = json.loads(first.text.splitlines()[0])["open"]
+        again = httpx.get(f"{server.url}/streams", headers={**OURS, "last-event-id": zero, "accept": accept})
+    assert "x-ndjson" in again.headers["content-type"]
+    assert again.text == first.text
