@@ -13,6 +13,7 @@ from streamguard.core.arguments import (
     did_you_mean,
     instance_of,
     is_number,
+    one_line,
     one_of,
     require,
     require_callable,
@@ -152,3 +153,8 @@ def names() -> Iterator[str]:
 def test_a_name_that_nobody_knows_is_answered_with_the_one_that_was_meant() -> None:
     assert did_you_mean("flsh", names()) == ": did you mean 'flush'?"
     assert did_you_mean("zzzz", names()) == ""
+
+
+def test_a_text_for_a_log_stays_on_its_line() -> None:
+    assert one_line("plain, naïve, 答え") == "plain, naïve, 答え"
+    assert one_line("bad\nstream ended\x1b[2J\u2028") == "bad\\nstream ended\\x1b[2J\\u2028"

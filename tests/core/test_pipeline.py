@@ -950,3 +950,10 @@ def test_stages_stand_where_they_belong() -> None:
     frames: Any = FrameStage
     with pytest.raises(TypeError, match=r"^Native\(\) stands where a FramedEncoder belongs"):
         frames(Immediate(), Native())
+
+
+def test_a_stage_of_frames_splits_a_text_that_is_too_long_for_one() -> None:
+    stage = stage_of(max_text=40)
+    frames = [*stage.push("a" * 9, 0.0), *stage.push("b" * 45, 0.0)]
+    assert [len(frame.data) - 2 for frame in frames] == [9, 10, 10, 10, 10, 5]
+    assert "".join([frame.data.decode()[1:-1] for frame in frames]) == "a" * 9 + "b" * 45
