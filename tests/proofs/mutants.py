@@ -37,7 +37,7 @@ GROUPS = (
     (("states", "cursor", "guard", "flush"), ("test_states.py", "test_cursor.py", "test_guard.py", "test_flush.py")),
     (
         ("verify", "check", "terminal", "rejoin", "wire/*"),
-        ("test_verify.py", "test_verify_resume.py", "wire"),
+        ("test_verify.py", "test_verify_resume.py", "test_rejoin.py", "wire"),
     ),
 )
 NEEDED = 95.0  # per cent
