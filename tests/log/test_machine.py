@@ -19,7 +19,6 @@ from tests.log.test_contract import (
     EagerCheckpoint,
     ForgetsCancel,
     Greedy,
-    KeyForEver,
     NoNames,
     Oldest,
     Once,
@@ -47,7 +46,7 @@ def memory(kind: type[MemoryLog] = MemoryLog) -> Store:
 TestMemoryLog = machine_test(memory)
 
 FOUND_OUT = [
-    AnyEpoch, Anywhere, Doubling, EagerCheckpoint, ForgetsCancel, Greedy, KeyForEver, NoNames, Oldest, Once, Patient,
+    AnyEpoch, Anywhere, Doubling, EagerCheckpoint, ForgetsCancel, Greedy, NoNames, Oldest, Once, Patient,
     ReleasesAny, SweepsAll, Trusting,
 ]  # fmt: skip
 

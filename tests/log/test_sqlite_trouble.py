@@ -316,7 +316,7 @@ async def test_a_file_that_is_taken_away_is_noticed_and_another_one_made(log: SQ
     lease, tail = await started(log, b"a")
     for name in os.listdir(path.parent):
         os.unlink(path.parent / name)
-    await anyio.sleep(_LOOKS)
+    await anyio.sleep(4 * _LOOKS)
     with pytest.raises(UnknownStream):
         await log.append(lease, tail, framed(tail, b"b"))
     with pytest.raises(UnknownStream):

@@ -58,7 +58,6 @@ def test_a_clean_end_or_a_text_that_was_not_generated_would_be_found() -> None:
     assert not cell("granian-h1", "raises-3", "What else ", "httpx.ReadError").right
     assert not cell("granian-h1", "finished", "What was ", None).right
     assert not cell("granian-h1", "raises-3", "What was ", "httpx.ReadTimeout").right
-    assert cell("daphne", "raises-3", "What was ", "httpx.ReadTimeout").right
     assert not cell("daphne", "finished", "What was ", "httpx.ReadTimeout").right
     whole = {"status": "failed", "closed": 1, "elsewhere": 0, "abandoned": False}
     assert Stream("daphne", "push", "raises-3", whole).right
