@@ -41,7 +41,7 @@ from streamguard.log.base import (
     UnknownStream,
 )
 from streamguard.observe.hooks import OnEnd
-from streamguard.runtime.producer import Producer
+from streamguard.runtime.producer import Producer, let_go
 from streamguard.runtime.reader import stored
 from streamguard.runtime.readers import Readers
 from streamguard.runtime.runs import SIGN, Detach, OnDisconnect, Run, Runs
@@ -49,7 +49,7 @@ from streamguard.runtime.source import TokenSource
 from streamguard.runtime.takeover import Resumer, orphan, taken_up
 from streamguard.runtime.timing import DEFAULT_TIMING, Timing
 
-__all__ = ["OWN", "Action", "Authorize", "Endpoint", "StreamGuard", "anyone_with_the_id"]
+__all__ = ["OWN", "Action", "Authorize", "Endpoint", "StreamGuard", "anyone_with_the_id", "own_options"]
 
 logger = logging.getLogger("streamguard")
 
@@ -244,14 +244,13 @@ class StreamGuard:
             if not await self._gone_on(state, lease):
                 await self._sealed(state, lease)
         except BaseException:
-            with anyio.CancelScope(shield=True), anyio.move_on_after(1.0):
-                await self._let_go(lease)
+            await let_go(self.log, lease)
             raise
 
     async def _gone_on(self, state: StreamState, lease: Lease) -> bool:
         """Go on with it, if somebody says how."""
         sid = state.info.sid
-        endpoint = self.resumers.get(_own(state.info, OWN).get("resumer", ""))
+        endpoint = self.resumers.get(own_options(state.info).get("resumer", ""))
         if endpoint is None or state.cancelled or lease.epoch - 1 > self.max_takeovers:
             return False
         try:
@@ -302,7 +301,7 @@ class StreamGuard:
         raise TimeoutError("it took longer than half a lease: what takes time belongs into its source")
 
     async def _sealed(self, state: StreamState, lease: Lease) -> None:
-        endpoint = self.resumers.get(_own(state.info, OWN).get("resumer", ""))
+        endpoint = self.resumers.get(own_options(state.info).get("resumer", ""))
         try:
             dialect = None if endpoint is None else endpoint.dialect
             if dialect is None or dialect.name != state.info.dialect:  # an endpoint's may have changed meanwhile
@@ -315,12 +314,6 @@ class StreamGuard:
         failure, status = (CANCELLED, "cancelled") if state.cancelled else (LOST, "failed")
         await self.log.append(lease, state.tail, encoder.fail(failure, status))
         logger.warning("stream %s: nobody generates it any more; it ended as %s", state.info.sid[:8], status)
-
-    async def _let_go(self, lease: Lease) -> None:
-        try:
-            await self.log.release(lease)
-        except LogError as exc:
-            logger.warning("stream %s: its lease could not be let go: %s", lease.sid[:8], exc)
 
     async def _here(self, sid: str) -> None:
         try:
@@ -339,7 +332,7 @@ class StreamGuard:
             pass
 
 
-def _own(info: StreamInfo, name: str) -> Mapping[str, Any]:
+def own_options(info: StreamInfo, name: str = OWN) -> Mapping[str, Any]:
     """What the library itself has put among a stream's options."""
     found = info.options.get(name)
     return found if isinstance(found, Mapping) else {}
@@ -347,9 +340,9 @@ def _own(info: StreamInfo, name: str) -> Mapping[str, Any]:
 
 def _fixed(dialect: Dialect, info: StreamInfo) -> Dialect:
     """The dialect with the settings that the stream began with."""
-    settings = _own(info, FIXED).get("dialect")
+    settings = own_options(info, FIXED).get("dialect")
     return attrs.evolve(dialect, **settings) if settings else dialect  # type: ignore[misc]  # each is of attrs
 
 
 def _negotiated(info: StreamInfo) -> bool:
-    return bool(_own(info, FIXED).get("negotiated"))
+    return bool(own_options(info, FIXED).get("negotiated"))

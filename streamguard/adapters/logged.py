@@ -23,9 +23,9 @@ from typing_extensions import Unpack
 
 from streamguard.adapters.asgi import refuse_early, request_facts, send_refusal
 from streamguard.adapters.options import AnswerOptions, StreamNames, StreamOptions
-from streamguard.adapters.reading import OWN, REUSED, Reading, unavailable
+from streamguard.adapters.reading import REUSED, Reading, unavailable
 from streamguard.adapters.seal import Receive, Scope, Send
-from streamguard.app import Endpoint, StreamGuard
+from streamguard.app import OWN, Endpoint, StreamGuard
 from streamguard.core.cursor import Cursor, cursor_zero
 from streamguard.core.errors import Failure
 from streamguard.core.exchange import NO_STORE, Refusal, RequestFacts, problem, terms

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable
 from contextlib import aclosing
-from typing import Any, Final
+from typing import Final
 
 import attrs
 
@@ -17,7 +17,7 @@ from streamguard.adapters.asgi import AsgiSink, Ended, answer_whole, merged_head
 from streamguard.adapters.options import AnswerOptions
 from streamguard.adapters.seal import Receive, Scope, Send
 from streamguard.adapters.transport import say_who_drops
-from streamguard.app import OWN, StreamGuard
+from streamguard.app import StreamGuard, own_options
 from streamguard.core.cursor import Cursor, cursor_zero
 from streamguard.core.dialect import dialect_named
 from streamguard.core.errors import Failure, SourceFailed, failure_from
@@ -51,7 +51,7 @@ from streamguard.runtime.readers import Busy, Reader
 from streamguard.runtime.runs import Run
 from streamguard.runtime.source import TokenSource
 
-__all__ = ["OWN", "ROOT", "Reading", "unavailable", "why_not"]
+__all__ = ["ROOT", "Reading", "unavailable", "why_not"]
 
 ROOT: Final = "streamguard.root"  # in the scope: where the application that has the endpoints is mounted
 
@@ -180,7 +180,8 @@ class Reading:
 
         client = self.facts.headers.get("streamguard-client")
         reader = Reader(cursor._replace(status=None), lambda: stage.cursor, replace, client)
-        self.guard.readers.join(reader, limit=self.guard.max_readers, exclusive=bool(_own(info, "exclusive")))
+        exclusive = bool(own_options(info).get("exclusive"))
+        self.guard.readers.join(reader, limit=self.guard.max_readers, exclusive=exclusive)
         fields = merged_headers(self._headers(info, cursor_zero(cursor.sid), reader.name, [_EXPOSED]), headers)
         sink = _Sink(scope, self.receive, send, status, fields)
         # Who verifies knows a cancel from a completion, and its own principal asked for it.
@@ -224,7 +225,7 @@ class Reading:
             resume=self._address,
             reader=reader,
         )
-        if _own(info, "confidential"):
+        if own_options(info).get("confidential"):
             # What compresses answers leaves one alone that names a coding already.
             fields.append(("content-encoding", "identity"))
         return [*fields, *more]
@@ -236,7 +237,7 @@ class Reading:
     def _carrier(self, info: StreamInfo, agreed: Terms) -> Wire:
         """The endpoint's own carrier, else the one that the stream began with; an EventSource reads only one, and a
         client that verifies any, though what it accepts makes it look like one."""
-        options, name = self.options, _own(info, "wire")
+        options, name = self.options, own_options(info).get("wire")
         if options.wire is None and name is not None and (agreed.negotiated or not self.facts.event_source):
             options = attrs.evolve(options, wire=name)
         return options.carrier(agreed)
@@ -252,12 +253,6 @@ class Reading:
                 if frame.status is None:
                     before = Cursor(cursor.sid, frame.seq, frame.offset, frame.crc)
         await self.read(state.info, before)
-
-
-def _own(info: StreamInfo, name: str) -> Any:
-    """A setting of the stream's own, or None."""
-    own = info.options.get(OWN)
-    return own.get(name) if isinstance(own, dict) else None
 
 
 async def _peeked(

@@ -26,7 +26,7 @@ from streamguard import client
 from streamguard.client import ResumePolicy
 from streamguard.core.errors import StreamGuardError
 from streamguard.demo.model import long_answer
-from streamguard.demo.servers import serving
+from streamguard.demo.servers import LabError, serving
 from streamguard.testing.proxy import HEAD, FaultProxy, Plan
 
 __all__ = ["CUTS", "LOGS", "ResumeResult", "ResumeRow", "installed", "run"]
@@ -157,7 +157,9 @@ def _store(log: str) -> Iterator[str]:
             with subprocess.Popen(["redis-server", *options], stdout=subprocess.DEVNULL) as server:
                 try:
                     deadline = time.monotonic() + 10.0
-                    while not path.exists() and time.monotonic() < deadline:
+                    while not path.exists():
+                        if server.poll() is not None or time.monotonic() > deadline:
+                            raise LabError("redis-server did not start")
                         time.sleep(0.01)
                     yield f"redis:unix://{path}"
                 finally:

@@ -149,17 +149,9 @@ class Connection(Generic[T]):
         Nobody else would: a server closes behind what is unsent, which for a reader that does not read is never.
         """
         self.release()
-        pause = 0.01
-        last, since = self.unsent(), self._clock()
-        while last and not self.slow and self.limit is not None:
-            await anyio.sleep(min(pause, self.limit / 4))
-            pause = min(2 * pause, 1.0)
-            left, now = self.unsent(), self._clock()
-            if left != last:  # also where it is more: that is of another answer, which is served after this one
-                last, since = left, now
-            elif now - since >= self.limit:
-                self.slow = self.lost = True
-                self._kill(drop=True)
+        if not self.slow and self.limit is not None and await self._stays(self.limit):
+            self.slow = self.lost = True
+            self._kill(drop=True)
 
     def release(self) -> None:
         """Once aborted: let the reader go now, because the task that serves it may not return yet."""
@@ -173,37 +165,44 @@ class Connection(Generic[T]):
         except Exception as exc:
             logger.warning("the transport of a stream that is over could not be closed: %r", exc)
 
-    async def _look(self, scope: anyio.CancelScope) -> None:
-        """Beside a write that waits behind what is unsent: cancel it once none of that leaves any more."""
-        assert self.limit is not None
+    async def _stays(self, limit: float) -> bool:
+        """Wait until all that is unsent has left (False), or none of it has for `limit` seconds (True)."""
+        pause = 0.01
         last, since = self.unsent(), self._clock()
-        while True:
-            await anyio.sleep(self.limit / 4)
+        while last:
+            await anyio.sleep(min(pause, limit / 4))
+            pause = min(2 * pause, 1.0)
             left, now = self.unsent(), self._clock()
-            if left != last:
+            if left != last:  # also where it is more: that is of another answer, which is served after this one
                 last, since = left, now
-            elif now - since >= self.limit:
-                scope.cancel()
+            elif now - since >= limit:
+                return True
+        return False
+
+    async def _look(self, scope: anyio.CancelScope, limit: float) -> None:
+        """Beside a write that waits behind what is unsent: cancel it once none of that leaves any more."""
+        if not await self._stays(limit):
+            await anyio.sleep(limit)  # it has left, and the write has its own time
+        scope.cancel()
 
     async def _write(self, write: Callable[[], Awaitable[None]]) -> None:
         if self.gone.is_set() or self.slow:
             self.lost = True
             raise Lost
         # Where it can be seen what waits before this write, its time is the reader's who takes that.
-        looks = self.limit is not None and bool(self.unsent())
-        limited = self.limit is not None and not looks
+        limit = self.limit
         self.wrote = self._clock()
         try:
             with anyio.CancelScope() as scope:
-                if limited:
-                    scope.deadline = anyio.current_time() + (self.limit or 0.0)
                 self._scope = scope
-                if looks:
+                if limit is not None and self.unsent():
                     async with anyio.create_task_group() as tasks:
-                        tasks.start_soon(self._look, scope)
+                        tasks.start_soon(self._look, scope, limit)
                         await write()
                         tasks.cancel_scope.cancel()
                 else:
+                    if limit is not None:
+                        scope.deadline = anyio.current_time() + limit
                     await write()
         except Exception as exc:
             self.torn = self.lost = True

@@ -35,7 +35,7 @@ from streamguard.runtime.lists import FrameLists
 from streamguard.runtime.source import TokenSource
 from streamguard.runtime.timing import Timing
 
-__all__ = ["LogSink", "LoggedStage", "Mark", "Producer"]
+__all__ = ["LogSink", "LoggedStage", "Mark", "Producer", "let_go"]
 
 logger = logging.getLogger("streamguard")
 
@@ -225,8 +225,7 @@ class Producer:
                 tasks.cancel_scope.cancel()
         finally:
             if self.sink.tail.status is None:
-                with anyio.CancelScope(shield=True), anyio.move_on_after(1.0):
-                    await self._release()
+                await let_go(self.sink.log, self.lease)
 
     async def _tended(self, task: Callable[[], Awaitable[None]]) -> None:
         """One that ends with a refusal of the log says that the stream is not ours any more."""
@@ -276,11 +275,15 @@ class Producer:
                 if signal.kind == "read":
                     self.on_read()
 
-    async def _release(self) -> None:
+
+async def let_go(log: StreamLog, lease: Lease) -> None:
+    """Release a lease, so that another need not wait for its end: shielded, for a second at most. Raises nothing that
+    the log says."""
+    with anyio.CancelScope(shield=True), anyio.move_on_after(1.0):
         try:
-            await self.sink.log.release(self.lease)
+            await log.release(lease)
         except LogError as exc:
-            logger.warning("stream %s: its lease could not be let go: %s", self.lease.sid[:8], exc)
+            logger.warning("stream %s: its lease could not be let go: %s", lease.sid[:8], exc)
 
 
 def _nobody() -> None:

@@ -16,7 +16,7 @@ from streamguard.core.errors import Failure, SourceFailed
 from streamguard.core.frame import Frame
 from streamguard.core.guard import CompletionGuard
 from streamguard.core.items import Ending
-from streamguard.log.base import LogError, StreamLog, StreamState
+from streamguard.log.base import PAGE, LogError, StreamLog, StreamState
 
 __all__ = ["ReplayStage", "stored"]
 
@@ -50,7 +50,8 @@ async def stored(
                 yield page
                 if last.status is not None:
                     return
-                continue
+                if len(page) >= PAGE:  # else there is most likely no more, and to wait for it is to find out
+                    continue
             if always and reading is not None:
                 await reading()
             if not await log.wait(after, look):

@@ -27,12 +27,12 @@ from streamguard.runtime.patience import TICK, Patience
 from streamguard.runtime.sink import Stage
 from streamguard.runtime.timing import Timing
 
-__all__ = ["NEVER", "ClockWatch"]
+__all__ = ["ClockWatch"]
 
 logger = logging.getLogger("streamguard")
 
 T = TypeVar("T", bytes, list[Any])
-NEVER: Final = float("inf")
+_NEVER: Final = float("inf")
 _LOOKS: Final = 4  # at a write, within its deadline: how exactly that is kept, and what a quiet stream pays for it
 
 
@@ -46,9 +46,9 @@ class ClockWatch(Generic[T]):
         self.attention = True  # something to look at after the next item; the first one is always looked at
         self.late = False  # something to look at before the driver parks
         self.rearm = anyio.Event()
-        self.armed = NEVER
-        self._words_due = NEVER  # when the reader is told, while the source closes
-        self._ticked = -NEVER
+        self.armed = _NEVER
+        self._words_due = _NEVER  # when the reader is told, while the source closes
+        self._ticked = -_NEVER
         self._stage: Stage[T] = stage
         self._line: Connection[T] = line
         self._end: Ending[T] = end
@@ -91,7 +91,7 @@ class ClockWatch(Generic[T]):
 
     async def run(self, abandoned: Callable[[], Awaitable[None]]) -> None:
         """Watch until cancelled, or until the source is given up, which `abandoned` is told."""
-        woken = -NEVER
+        woken = -_NEVER
         while True:
             self.rearm = anyio.Event()
             self.armed = max(self._next_due(self._clock()), woken + TICK)
@@ -129,7 +129,7 @@ class ClockWatch(Generic[T]):
         try:
             flush = self._stage.deadline()
             if flush is not None:
-                flush = min(NEVER, 0.0 + flush)  # what cannot be added to a float, or is too large for one, is no time
+                flush = min(_NEVER, 0.0 + flush)  # what cannot be added to a float, or is too large for one, is no time
         except Exception as exc:  # a user's policy
             self.stop(Why("failed", failure_from(exc), exc))
             return now
@@ -138,12 +138,12 @@ class ClockWatch(Generic[T]):
 
     def _next_look(self, now: float) -> float:
         limit = self._timing.write
-        return NEVER if limit is None else now + limit / _LOOKS
+        return _NEVER if limit is None else now + limit / _LOOKS
 
     async def _at_work(self) -> None:
         """The driver is in a write, or about to park: it wakes this watcher before it does."""
         self.late = True
-        self.armed = NEVER
+        self.armed = _NEVER
         with anyio.move_on_after(max(0.0, self._next_look(self._clock()) - self._clock())):
             await self.rearm.wait()
 
@@ -176,7 +176,7 @@ class ClockWatch(Generic[T]):
         """The source was told to stop, or to close, and does not: the reader is told, and waits no longer.
         True once the source is given up."""
         if now >= self._words_due:
-            self._words_due = NEVER
+            self._words_due = _NEVER
             with self._line.claim():
                 await self._end.last_words()
             return False

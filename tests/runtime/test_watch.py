@@ -12,7 +12,6 @@ import anyio
 import pytest
 
 from streamguard.core.flush import EveryTokens, Within, any_of
-from streamguard.runtime.watch import NEVER
 from tests.runtime.fakes import Hook, Script, Served, Wire, serve
 
 pytestmark = pytest.mark.anyio
@@ -285,10 +284,6 @@ async def test_the_clock_of_a_quiet_stream_wakes_a_few_times_a_deadline(monkeypa
     monkeypatch.setattr(served.driver._line, "stuck", lambda now, sent, writing: wakes.append(now))
     await served.run()
     assert 30 <= len(wakes) <= 45  # four a deadline, and a few for what the driver did
-
-
-def test_never_is_later_than_any_time() -> None:
-    assert NEVER > 1e308
 
 
 async def test_the_outcome_of_a_dropped_reader_is_reported_once() -> None:
