@@ -101,7 +101,18 @@ class LogSink:
     async def start(self) -> None: ...
 
     async def send(self, data: list[Any]) -> None:
-        """Append frames, and the marks among them, each together with the frames before it."""
+        """Append frames, and the marks among them, each together with the frames before it. Raises what the log does,
+        once that is said: to the driver it is no more than a reader's leaving."""
+        try:
+            await self._send(data)
+        except LogError as exc:
+            self.leave(exc)
+            raise
+        except Exception:
+            logger.exception("stream %s: its log failed", self.lease.sid[:8])
+            raise
+
+    async def _send(self, data: list[Any]) -> None:
         if len(data) == 1 and type(data[0]) is Frame:
             await self._append(data, None)
             return
@@ -140,7 +151,7 @@ class LogSink:
                 return asked
             except LogUnavailable as again:
                 exc = again
-        logger.error("stream %s: %s, for %g s; it is given up", self.lease.sid[:8], exc, self._patience)
+        self.leave(f"{exc}, for {self._patience:g} s; it is given up")
         raise exc
 
     def _before(self, frames: list[Frame], crash: Callable[[str], object]) -> None:
@@ -164,8 +175,10 @@ class LogSink:
     async def gone(self) -> None:
         await self._left.wait()
 
-    def leave(self) -> None:
-        """The stream is somebody else's now: stop, and say nothing."""
+    def leave(self, why: object) -> None:
+        """The stream is somebody else's now, or cannot be written: stop, and write no end. The first reason is said."""
+        if not self._left.is_set():
+            logger.warning("stream %s: %s", self.lease.sid[:8], why)
         self._left.set()
 
 
@@ -234,8 +247,7 @@ class Producer:
         except StreamSealed:
             pass  # by ourselves: anybody else would have had to take the lease first
         except LogError as exc:
-            logger.warning("stream %s: %s", self.lease.sid[:8], exc)
-            self.sink.leave()
+            self.sink.leave(exc)
 
     async def _keep(self) -> None:
         """Renew the lease while nothing is appended, and stop before it ends."""
@@ -255,8 +267,7 @@ class Producer:
                 logger.warning("stream %s: its lease could not be renewed: %s", self.lease.sid[:8], exc)
                 await anyio.sleep(ttl / 12)
             if self._clock() - self.sink.renewed > 2 * ttl / 3:
-                logger.warning("stream %s: its lease could not be renewed in time", self.lease.sid[:8])
-                self.sink.leave()
+                self.sink.leave("its lease could not be renewed in time")
                 return
 
     async def _listen(self) -> None:

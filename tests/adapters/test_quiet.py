@@ -57,7 +57,9 @@ def logged(caplog: pytest.LogCaptureFixture) -> Iterator[pytest.LogCaptureFixtur
 
 
 @pytest.mark.parametrize(
-    "app", [SealMiddleware(ours), SealMiddleware(copying), SealMiddleware(SealMiddleware(ours))], ids=str
+    "app",
+    [SealMiddleware(ours), SealMiddleware(copying), SealMiddleware(SealMiddleware(ours))],
+    ids=["sealed", "under a layer that copies", "sealed twice"],
 )
 def test_the_line_of_an_abort_of_ours_is_dropped(app: ASGIApp, logged: pytest.LogCaptureFixture) -> None:
     anyio.run(Cycle(app).run_asgi)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 from collections.abc import Callable
 from typing import Any
 
@@ -15,7 +16,7 @@ from streamguard.core.cursor import cursor_zero
 from streamguard.core.errors import Failure, SourceFailed
 from streamguard.core.flush import EveryTokens, Within
 from streamguard.core.items import Block, Checkpoint
-from streamguard.log.base import Lease, LogUnavailable, UnknownStream
+from streamguard.log.base import Lease, LeaseLost, LogUnavailable, StreamSealed, UnknownStream
 from streamguard.log.memory import MemoryLog
 from streamguard.runtime.producer import Producer
 from tests.runtime.fakes import SID, Hook, Script
@@ -65,6 +66,35 @@ async def test_held_text_leaves_in_time_while_the_source_is_silent() -> None:
         await anyio.sleep(1.0)
         assert (await text_in(log))[0] == ['"a"']
         go.set()
+
+
+# ---- what is said -------------------------------------------------------------------------------
+
+
+@anyio_test
+@pytest.mark.parametrize(
+    ("fault", "said", "trace"),
+    [
+        (LeaseLost(2), "the lease on the stream is lost: another producer took it over", False),
+        (StreamSealed(cursor_zero(SID)._replace(status="complete")), "the stream ended already, as 'complete'", False),
+        (ZeroDivisionError("a fault of a store"), "its log failed", True),
+    ],
+)
+async def test_an_append_that_is_refused_ends_the_stream_in_one_line(
+    fault: Exception, said: str, trace: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    """To the driver it is a reader that left, of whom nothing is said: here it is text that nobody gets."""
+
+    def refuse(step: str) -> None:
+        if step == "append":
+            raise fault
+
+    store = Store(at=refuse)
+    producer = await make_producer(store, Script("a", 1.0, "b"))
+    await producer.run()
+    records = [record for record in caplog.records if record.levelno >= logging.WARNING]
+    assert [record.getMessage().partition(": ")[2] or record.getMessage() for record in records] == [said]
+    assert (records[0].exc_info is not None) == trace
 
 
 # ---- checkpoints --------------------------------------------------------------------------------
@@ -435,7 +465,7 @@ async def by_cancel(case: Case, interruption: Interruption) -> bool:
 
 async def by_leave(case: Case, interruption: Interruption) -> bool:
     """Its lease is lost."""
-    interruption.arm(case.producer.sink.leave)
+    interruption.arm(lambda: case.producer.sink.leave("its lease is lost"))
     await case.producer.run()
     interruption.act = None
     return False

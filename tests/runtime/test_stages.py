@@ -129,7 +129,7 @@ async def test_stages_are_given_in_their_order() -> None:
         ({"on_end": 5}, "^on_end is a function, not 5$"),
         ({"on_end": lambda: None}, "^on_end is called with one argument, the Outcome, and "),
     ],
-    ids=repr,
+    ids=["a number for a timing", "a number for a hook", "a hook without an argument"],
 )
 async def test_what_a_stream_cannot_use_is_refused_when_it_is_made(option: dict[str, Any], said: str) -> None:
     with pytest.raises(TypeError, match=said):

@@ -562,7 +562,7 @@ async def test_whoever_read_a_run_that_lost_its_lease_counts_for_the_one_that_to
 
     async def lose() -> None:
         await anyio.sleep(2.0)
-        run.producer.sink.leave()
+        run.producer.sink.leave("its lease is lost")
 
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(lose)

@@ -84,7 +84,21 @@ def test_cuts_are_of_what_was_drawn(data: st.DataObject) -> None:
         (wires(), lambda wire: wire.name == "binary"),
         (dialects(), lambda dialect: dialect.name == "openai" and dialect.include_usage),
     ],
-    ids=str,
+    ids=[
+        "a lone surrogate",
+        "a line separator",
+        "a spelled frame",
+        "an empty piece",
+        "a torn pair",
+        "a checkpoint",
+        "a tool call",
+        "a finish at the end",
+        "empty bytes",
+        "a policy that holds back",
+        "names of an SSE stream",
+        "the binary carrier",
+        "usage asked for",
+    ],
 )
 def test_what_matters_is_found(strategy: Any, condition: Any) -> None:
     find(strategy, condition)
