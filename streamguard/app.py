@@ -159,12 +159,22 @@ class StreamGuard:
         self._sweep_now_and_then()
         return self.runs.start(producer, on_disconnect or self.on_disconnect)
 
-    def register(self, endpoint: Endpoint) -> str:
+    def register(self, endpoint: Endpoint, *, of_request: bool = False) -> str:
         """The name under which a stream's options say what goes on with it. Every process must know it before it is
-        asked for a stream of another: registered at the endpoint's definition, and of the same name in all of them."""
+        asked for a stream of another: registered at the endpoint's definition, and of the same name in all of them.
+
+        Resumers that are called the same, as two lambdas are, are told apart by the order in which they are
+        registered. One that came with a request only (`of_request`) takes the place of the last that did.
+        """
         resumer = endpoint.resumer
         kind = resumer if hasattr(resumer, "__qualname__") else type(resumer)
-        name = f"{kind.__module__}.{kind.__qualname__} in {endpoint.dialect.name}"
+        first = name = f"{kind.__module__}.{kind.__qualname__} in {endpoint.dialect.name}"
+        number = 1
+        while (known := self.resumers.get(name)) is not None and known.resumer != resumer:
+            number += 1
+            name = f"{first}, number {number}"
+        if of_request and known is None:
+            name = f"{first}, of a request"  # else a function that is made for each would be kept for each
         self.resumers[name] = endpoint
         return name
 

@@ -24,7 +24,9 @@ import pytest
 
 from streamguard import client
 from streamguard.core.errors import FailedStream
+from tests.adapters.servers import serving
 from tests.log.redis_server import redis_server
+from tests.upstream.engine import WHOLE, Engine
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -39,7 +41,7 @@ RUN = {
     "metered_app.py", "patient_app.py", "limited_server.py", "thread_app.py", "push_app.py", "queue_source.py",
     "cut_test.py", "disconnect_test.py", "contract_test.py", "decoders_test.py",
     "lasting_app.py", "cut_and_back.py", "surviving_reader.py", "saved_app.py", "filed_app.py", "redis_app.py",
-    "taken_app.py",
+    "taken_app.py", "completing_app.py",
     "converted_app.py", "events_app.py", "limited_reading.py", "resuming.py",
 }  # fmt: skip
 
@@ -346,6 +348,30 @@ def test_a_stream_whose_process_is_killed_is_taken_over(tmp_path: Path) -> None:
     text += "".join(re.findall(r'^data: "(.*)"$', there.text, re.MULTILINE))
     assert text == "".join(f"{number} " for number in range(100, 0, -1))
     assert '"status":"complete"' in there.text
+
+
+def test_a_text_of_a_completions_server_goes_on_where_it_was_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    quick = {"ttl=15": "ttl=1", '"tiny"': '"hangs"', "guard.install(": "app.get('/pid')(os.getpid)\nguard.install("}
+    engine, text, last = Engine(), "", ""
+    with serving(engine.app) as upstream:
+        monkeypatch.setenv("ENGINE", f"{upstream.url}/v1")
+        app = "completing_app.py"
+        with served(tmp_path, app, **quick) as one, served(tmp_path, app, **quick) as two:
+            process = int(httpx.get(f"{one}/pid").text)
+            with httpx.stream("POST", f"{one}/stories/7", headers={"streamguard": "v=1"}) as first:
+                with contextlib.suppress(httpx.TransportError):
+                    for line in first.iter_lines():
+                        last = line[4:] if line.startswith("id: ") else last
+                        text += line[7:-1] if line.startswith('data: "') else ""
+                        if text == WHOLE[: len("w0é w1é ")]:
+                            os.kill(process, signal.SIGKILL)
+            there = httpx.get(f"{two}/streams", headers={"streamguard": "v=1", "last-event-id": last}, timeout=30.0)
+    text += "".join(re.findall(r'^data: "(.*)"$', there.text, re.MULTILINE))
+    assert text == WHOLE
+    assert '"status":"complete","finish_reason":"stop"' in there.text
+    assert [asked["prompt"] for asked in engine.asked] == ["Count: ", "Count: w0é w1é "]
 
 
 def test_a_stream_in_a_file_is_read_by_another_process(tmp_path: Path) -> None:

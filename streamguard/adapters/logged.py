@@ -114,12 +114,14 @@ def _digest(parts: list[Any], more: bytes = b"") -> str:
     return hashlib.sha256(json.dumps(parts).encode() + b"\n" + more).hexdigest()
 
 
-def register_resumer(guard: StreamGuard, stream: StreamOptions, options: AnswerOptions) -> str | None:
+def register_resumer(
+    guard: StreamGuard, stream: StreamOptions, options: AnswerOptions, *, of_request: bool = False
+) -> str | None:
     """Make an endpoint's resumer known to the guard; its name there, or None without one."""
     if stream.resumer is None:
         return None
     how = (options.dialect, options.flush, options.timing, options.on_end, stream.on_disconnect)
-    return guard.register(Endpoint(stream.resumer, *how))
+    return guard.register(Endpoint(stream.resumer, *how), of_request=of_request)
 
 
 class LoggedAnswer:
@@ -256,5 +258,5 @@ class LoggedAnswer:
         if wire is not None:
             own["wire"] = wire.name
         if stream.resumer is not None:
-            own["resumer"] = register_resumer(self.guard, stream, self.options)
+            own["resumer"] = register_resumer(self.guard, stream, self.options, of_request=True)
         return {OWN: {key: value for key, value in own.items() if value}}

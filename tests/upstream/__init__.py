@@ -1,0 +1,1 @@
+"""Servers that others run, and what is read from them."""
