@@ -28,7 +28,7 @@ from typing_extensions import Unpack
 from streamguard.adapters.asgi import GuardedAnswer, refuse_early
 from streamguard.adapters.logged import FORBIDDEN, MIN_SECRET
 from streamguard.adapters.options import AnswerOptions, Options
-from streamguard.adapters.reading import ROOT, Reading, unavailable, why_not
+from streamguard.adapters.reading import NOT_HERE, ROOT, Reading, unavailable, why_not
 from streamguard.adapters.seal import Receive, Scope, SealMiddleware, Send
 from streamguard.app import Action, StreamGuard
 from streamguard.core.cursor import Cursor, cursor_zero
@@ -54,7 +54,7 @@ _METHODS: Final = {"": "GET, HEAD, POST, DELETE, OPTIONS", "status": "GET, HEAD,
 _ACTIONS: Final[dict[str, Action]] = {"GET": "read", "HEAD": "read", "POST": "ack", "DELETE": "cancel"}
 _MAX_BODY: Final = 4096  # bytes of a POST, which are a hundred
 _NAMELESS: Final = problem(400, "no_stream", "name the stream: Last-Event-ID, Streamguard-Stream or ?name=")
-_UNKNOWN: Final = problem(404, "unknown_stream", "the stream of this cursor is not here")
+_UNKNOWN: Final = problem(404, "unknown_stream", NOT_HERE)
 _MISFIT: Final = problem(409, "misfit", "the cursor is not one of this stream's, or was not sent to this reader")
 _NOT_HERE: Final = problem(409, "not_here", "this process does not serve that reader")
 

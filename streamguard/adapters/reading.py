@@ -51,11 +51,12 @@ from streamguard.runtime.readers import Busy, Reader
 from streamguard.runtime.runs import Run
 from streamguard.runtime.source import TokenSource
 
-__all__ = ["ROOT", "Reading", "unavailable", "why_not"]
+__all__ = ["NOT_HERE", "ROOT", "Reading", "unavailable", "why_not"]
 
 ROOT: Final = "streamguard.root"  # in the scope: where the application that has the endpoints is mounted
 
 _EXPOSED: Final = ("access-control-expose-headers", "streamguard")
+NOT_HERE: Final = "the stream is not here: it never was, is not kept any more, or is in the log of another process"
 REPLACED: Final = Failure("replaced", "a newer reader of the same stream took this one's place")
 REUSED: Final = problem(422, "key_reused", "this key was used for another request")
 
@@ -283,4 +284,4 @@ def why_not(facts: RequestFacts, cursor: Cursor, exc: LogError) -> Refusal:
         return cannot_resume(facts, cursor, 410, "log_lost", "the log lost the frames before this cursor")
     if isinstance(exc, CursorMisfit):
         return cannot_resume(facts, cursor, 409, "misfit", "the cursor is not one of this stream's")
-    return cannot_resume(facts, cursor, 404, "unknown_stream", "the stream of this cursor is not here")
+    return cannot_resume(facts, cursor, 404, "unknown_stream", NOT_HERE)

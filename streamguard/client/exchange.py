@@ -25,12 +25,19 @@ from streamguard.client.request import (
     why_not_follow,
 )
 from streamguard.client.resume import Attempt
+from streamguard.core.errors import ConnectLimitExceeded
 
 __all__ = ["CUT", "Exchange"]
 
 # What a cut connection looks like in httpx; others of its errors (no such host, a certificate that
 # does not fit) are no statement about a stream and pass as they are.
 CUT: Final = (httpx.NetworkError, httpx.RemoteProtocolError, httpx.DecodingError, Damaged)
+
+
+class _NoPlace(ConnectLimitExceeded):
+    """All connections that the caller's client may make are in use."""
+
+    what = "no free connection in the client's pool, where each open stream keeps one,"
 
 
 @cache
@@ -126,7 +133,9 @@ class Exchange:
             yield
         except httpx.ConnectError:
             raise
-        except (httpx.ConnectTimeout, httpx.PoolTimeout) as exc:
+        except httpx.PoolTimeout as exc:
+            raise _NoPlace(self.state.limits.connect or 0.0) from exc
+        except httpx.ConnectTimeout as exc:
             raise self.state.unconnected() from exc
         except httpx.TimeoutException as exc:
             raise self.state.unanswered() from exc

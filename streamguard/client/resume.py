@@ -23,7 +23,7 @@ from typing_extensions import Self
 
 from streamguard.client.head import Refusal
 from streamguard.client.request import Address, same_origin
-from streamguard.core.arguments import is_number, shown, whole_number
+from streamguard.core.arguments import is_number, one_line, shown, whole_number
 from streamguard.core.cursor import Cursor
 from streamguard.core.errors import LocalProtocolError, StreamGap, VerdictError
 
@@ -33,6 +33,7 @@ __all__ = ["Attempt", "JoinableAddress", "ResumePolicy", "ResumeState", "vet_res
 _LATER: Final = (408, 425, 429, 500, 502, 503, 504)
 # What it answers where it has no more of the stream, each with the code of a server that says no more.
 _NO_MORE: Final = {404: "unknown_stream", 409: "misfit", 410: "trimmed"}
+_MAX_DETAIL: Final = 200  # characters of what a server says that stand in an error
 _BUSY: Final = "busy"  # the code of a conflict that ends: another connection of this reader is not gone yet
 
 
@@ -103,7 +104,7 @@ class ResumeState:
         if cursor is None:
             raise LocalProtocolError("nothing was asked for")
         status = refusal.status
-        code = _code(refusal.body)
+        code, told = _told(refusal.body)
         if status in _LATER or (status == 409 and code == _BUSY):
             asked = _retry_after(refusal.headers)
             if asked <= self.policy.max_wait:
@@ -111,7 +112,7 @@ class ResumeState:
             self.why = f"the server wants to be left alone for {asked:g} s"
             return None
         if status in _NO_MORE:
-            detail = f"the server does not have what follows (HTTP {status})"
+            detail = f"the server does not have what follows (HTTP {status}){told}"
             return StreamGap(cursor.seq + 1, None, cursor=cursor, detail=detail, code=code or _NO_MORE[status])
         if status == 204:
             self.why = "the server says that nothing follows, and there was no terminal"
@@ -146,14 +147,17 @@ def way_back(
     return ResumeState(policy, target) if same_origin(url, target) else None
 
 
-def _code(body: bytes) -> str | None:
-    """The code in a problem's body (RFC 9457)."""
+def _told(body: bytes) -> tuple[str | None, str]:
+    """The code of a problem (RFC 9457), and what its server says of it, as the end of a message."""
     try:
         fields = json.loads(body)
     except (ValueError, RecursionError):
-        return None
-    code = fields.get("code") if isinstance(fields, dict) else None
-    return code if isinstance(code, str) else None
+        return None, ""
+    if not isinstance(fields, dict):
+        return None, ""
+    code, detail = fields.get("code"), fields.get("detail")
+    said = f": {one_line(detail[:_MAX_DETAIL])}" if isinstance(detail, str) and detail else ""
+    return code if isinstance(code, str) else None, said
 
 
 def _retry_after(headers: Mapping[str, str]) -> float:

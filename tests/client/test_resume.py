@@ -258,6 +258,24 @@ def test_a_body_that_is_no_problem_has_no_code(body: bytes) -> None:
     assert error.code == "unknown_stream"
 
 
+@pytest.mark.parametrize(
+    ("detail", "said"),
+    [
+        ("it is elsewhere", ": it is elsewhere"),
+        ("two\nlines\x1b[2J", r": two\nlines\x1b[2J"),
+        ("x" * 10_000, ": " + "x" * 200),
+        ("", ""),
+        (7, ""),
+    ],
+)
+def test_what_the_server_says_of_it_is_in_the_error(detail: object, said: str) -> None:
+    state = retrying()
+    state.again(AT)
+    error = state.refused(Refusal(404, {}, "", json.dumps({"detail": detail}).encode()))
+    assert isinstance(error, StreamGap)
+    assert str(error).endswith(f"(HTTP 404){said}")
+
+
 def test_a_stream_that_is_busy_is_asked_for_again() -> None:
     state = retrying()
     state.again(AT)
