@@ -8,6 +8,7 @@ from typing import Any
 import anyio
 import pytest
 
+from streamguard.core.errors import NotSerialisable
 from streamguard.core.items import Checkpoint
 from streamguard.runtime.buffer import Buffer
 from streamguard.runtime.checkpoints import CheckpointEvery
@@ -145,3 +146,36 @@ def test_a_source_has_a_state_and_gives_items() -> None:
     for source, why in ((Stateless(), "state"), (Model(1), "is no source")):
         with pytest.raises(TypeError, match=why):
             CheckpointEvery(items=1).over(source)
+
+
+class Growing(Sync):
+    """Its state is what it goes on writing in, as a model's tokens are."""
+
+    def __init__(self, count: int) -> None:
+        super().__init__(count)
+        self.tokens: list[int] = []
+
+    def state(self) -> Any:
+        return {"tokens": self.tokens}
+
+    def __iter__(self) -> Iterator[str]:
+        for text in super().__iter__():
+            self.tokens.append(self.made)
+            yield text
+
+
+async def test_a_checkpoint_keeps_what_the_state_was_though_the_source_runs_ahead() -> None:
+    source = TokenSource(CheckpointEvery(items=2).over(Growing(6)), buffer=Buffer(100))
+    async with source:
+        items = [item async for item in source]
+    marks = [item for item in items if isinstance(item, Checkpoint)]
+    assert marks == [Checkpoint({"tokens": list(range(1, count + 1))}) for count in (2, 4, 6)]
+
+
+async def test_a_state_that_is_no_json_is_said_where_it_is_asked_for() -> None:
+    class Odd(Sync):
+        def state(self) -> Any:
+            return {1, 2}
+
+    with pytest.raises(NotSerialisable, match="set"):
+        list(CheckpointEvery(items=1).over(Odd(1)))  # type: ignore[arg-type]
