@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from streamguard import anyone_with_the_id
-from streamguard.app import FIXED, OWN, Endpoint, StreamGuard
+from streamguard.app import OWN, Endpoint, StreamGuard
 from streamguard.core.cursor import cursor_zero
 from streamguard.core.dialect import Dialect, OpenAI, dialect_named
 from streamguard.core.errors import SourceFailed, failure_from
@@ -26,19 +26,18 @@ from streamguard.core.verify import StreamVerifier
 from streamguard.core.wire import Sse
 from streamguard.log.base import Checkpointed, Lease, Retention, StreamInfo, StreamState
 from streamguard.log.memory import MemoryLog
-from streamguard.runtime.producer import LoggedStage, LogSink
 from streamguard.runtime.runs import PRESENCE, Cancel, Detach
 from streamguard.runtime.source import TokenSource
 from streamguard.runtime.takeover import Continue, Orphan, Replay, frames_of, orphan, taken_up
 from streamguard.runtime.timing import Timing
 from tests.runtime.fakes import SID, Script
 from tests.runtime.logs import Store, away, frames_in, text_in
+from tests.runtime.orphans import TTL, died
 
 anyio_test = pytest.mark.anyio
 
 WORDS = [f"w{number} " for number in range(20)]
 WHOLE = "".join(WORDS)
-TTL = 15.0
 
 
 # ---- what a replay is compared with -------------------------------------------------------------
@@ -256,20 +255,6 @@ def guard_of(log: MemoryLog, resumer: Any = None, dialect: str | Dialect = "nati
             resumer, dialect_named(dialect), Immediate(), Timing(clock=anyio.current_time), None
         )
     return guard
-
-
-async def died(log: MemoryLog, *items: Any, dialect: str | Dialect = "native", negotiated: bool = False) -> Lease:
-    """A stream whose process made these items, and died; its lease ends TTL from now."""
-    encoder = FramedEncoder(dialect, sid=SID, negotiated=negotiated)
-    fixed = {"dialect": encoder.dialect.settings(), "negotiated": negotiated}
-    options = {OWN: {"resumer": "r"}, FIXED: fixed}
-    info = StreamInfo(SID, dialect_named(dialect).name, principal="", options=options)
-    lease = await MemoryLog.create(log, info, TTL)
-    stage = LoggedStage(Immediate(), encoder)
-    sink = LogSink(log, lease, encoder.cursor, anyio.current_time, renewed=0.0)
-    for item in items:
-        await sink.send(stage.push(item, 0.0))
-    return lease
 
 
 async def read(guard: StreamGuard) -> tuple[Verdict | None, str, list[Frame]]:

@@ -10,15 +10,13 @@ import httpx
 import pytest
 
 from streamguard import anyone_with_the_id
-from streamguard.app import FIXED, OWN, Endpoint, StreamGuard
+from streamguard.app import Endpoint, StreamGuard
 from streamguard.core.cursor import cursor_zero
 from streamguard.core.dialect import dialect_named
 from streamguard.core.errors import SourceFailed, failure_from
 from streamguard.core.flush import Immediate
 from streamguard.core.frame import Frame
-from streamguard.core.framing import FramedEncoder
 from streamguard.core.items import Block, Finish
-from streamguard.log.base import StreamInfo
 from streamguard.log.memory import MemoryLog
 from streamguard.runtime.takeover import Orphan
 from streamguard.runtime.timing import Timing
@@ -26,6 +24,7 @@ from streamguard.upstream.completions import Completions
 from tests.adapters.servers import DEADLINE, Server, serving
 from tests.runtime.fakes import SID
 from tests.runtime.logs import frames_in
+from tests.runtime.orphans import died
 from tests.upstream.engine import PROMPT, WHOLE, WORDS, Engine
 
 pytestmark = pytest.mark.anyio
@@ -137,15 +136,10 @@ def test_a_request_that_is_no_one_text_is_refused_where_it_is_given(wrong: dict[
 
 async def read(resume: Any, *made: Any, dialect: str = "native") -> list[Frame]:
     """The frames of a stream whose process made these items and is gone, once somebody has read it to its end."""
-    log, encoder = MemoryLog(), FramedEncoder(dialect, sid=SID)
+    log = MemoryLog()
     guard = StreamGuard(log, authorize=anyone_with_the_id)
     name = guard.register(Endpoint(resume, dialect_named(dialect), Immediate(), Timing(), None))
-    fixed = {"dialect": encoder.dialect.settings(), "negotiated": False}
-    options = {OWN: {"resumer": name}, FIXED: fixed}
-    lease = await log.create(StreamInfo(SID, dialect, name="chat", options=options), 60.0)
-    frames = [encoder.texts(item) if isinstance(item, str) else encoder.item(item) for item in made]
-    await log.append(lease, cursor_zero(SID), [frame for part in frames for frame in part])
-    await log.release(lease)
+    await log.release(await died(log, *made, dialect=dialect, resumer=name, name="chat"))
     with anyio.fail_after(DEADLINE):
         await guard.lost(await log.state(SID))
         async for _ in guard.pages(cursor_zero(SID)):
