@@ -7,14 +7,16 @@ from collections.abc import Callable
 from typing import Any
 
 import anyio
+import anyio.to_thread
 import attrs
 import httpx
 import pytest
 
 from streamguard.client import stream, stream_sync
 from streamguard.core.receipt import AnswerFrame, Receipt
+from streamguard.testing.proxy import FaultProxy, Plan
 
-__all__ = ["MODES", "NO_TLS", "Read", "each_mode", "read"]
+__all__ = ["MODES", "NO_TLS", "Read", "each_mode", "read", "read_through"]
 
 NO_TLS = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)  # the usual one reads every certificate there is, for each client
 MODES = ["sync", "asyncio", "trio"]
@@ -94,3 +96,16 @@ async def _read(
                     seen.again = exc
     except Exception as exc:
         seen.error = exc
+
+
+def read_through(
+    mode: str, port: int, path: str, plan: Callable[[int], Plan], method: str = "POST", **options: Any
+) -> tuple[Read, FaultProxy]:
+    """Read the answer at `path` behind a proxy that does to the n-th connection what `plan` says."""
+
+    async def main() -> tuple[Read, FaultProxy]:
+        async with FaultProxy("127.0.0.1", port, plan=plan) as proxy:
+            seen = await anyio.to_thread.run_sync(lambda: read(mode, f"{proxy.url}{path}", method, **options))
+        return seen, proxy
+
+    return anyio.run(main)

@@ -36,9 +36,9 @@ from streamguard.core.negotiate import Answer, write_answer
 from streamguard.core.receipt import Verdict
 from streamguard.core.wire import Ndjson, Sse
 from streamguard.log.memory import MemoryLog
-from streamguard.testing.proxy import HEAD, End, FaultProxy, Plan, RandomCut
+from streamguard.testing.proxy import HEAD, End, Plan, RandomCut
 from tests.adapters.servers import serving
-from tests.client.reading import MODES, NO_TLS, Read, each_mode, read
+from tests.client.reading import MODES, NO_TLS, Read, each_mode, read, read_through
 from tests.client.server import (
     LAST_CHUNK,
     PATIENCE,
@@ -458,20 +458,6 @@ class Site:
             guard.install(self.app, "/streams")
 
 
-def read_through(
-    mode: str, port: int, plan: Callable[[int], Plan], method: str = "POST", **options: Any
-) -> tuple[Read, FaultProxy]:
-    """Read `/stream` behind a proxy that does to the n-th connection what `plan` says."""
-
-    async def main() -> tuple[Read, FaultProxy]:
-        async with FaultProxy("127.0.0.1", port, plan=plan) as proxy:
-            reader = {"method": method, "limits": LONG_AGO, **options}
-            seen = await anyio.to_thread.run_sync(lambda: read(mode, f"{proxy.url}/stream", **reader))
-        return seen, proxy
-
-    return anyio.run(main)
-
-
 def size_of(url: str, method: str = "POST") -> int:
     """How many bytes the whole body has."""
     return len(httpx.request(method, url, headers={"Streamguard": "v=1"}, verify=NO_TLS).content)
@@ -492,7 +478,7 @@ def test_a_stream_cut_ten_times_at_random_bytes_is_read_whole(mode: str, end: En
         for seed in range(3):
             plan = ten_cuts(seed, size, end)
             policy = ResumePolicy(attempts=10, base=0.0, max_wait=0.0)
-            seen, proxy = read_through(mode, server.port, plan, resume=policy)
+            seen, proxy = read_through(mode, server.port, "/stream", plan, limits=LONG_AGO, resume=policy)
             assert seen.error is None
             assert seen.text == TEXT
             assert [passage.ended for passage in proxy.history][:10] == ["cut"] * 10
@@ -515,7 +501,7 @@ def test_a_stream_that_stalls_is_read_whole(mode: str) -> None:
             return Plan(after=HEAD, stall_at=size // 5 + index) if index < 3 else Plan()
 
         limits = attrs.evolve(LONG_AGO, liveness=0.2)
-        seen, proxy = read_through(mode, server.port, plan, resume=NOW, limits=limits)
+        seen, proxy = read_through(mode, server.port, "/stream", plan, resume=NOW, limits=limits)
     assert seen.error is None
     assert seen.text == TEXT
     assert proxy.connections == 4
@@ -532,7 +518,7 @@ def test_a_get_that_has_no_address_to_come_back_to_goes_on_at_its_own(mode: str,
         size = size_of(f"{server.url}/stream", "GET")
         plan = ten_cuts(7, size, "fin")
         policy = ResumePolicy(attempts=10, base=0.0, max_wait=0.0)
-        seen, _ = read_through(mode, server.port, plan, method="GET", resume=policy)
+        seen, _ = read_through(mode, server.port, "/stream", plan, limits=LONG_AGO, method="GET", resume=policy)
     assert seen.error is None
     assert seen.text == TEXT
     assert site.starts == 2
