@@ -25,6 +25,7 @@ import pytest
 from streamguard import client
 from streamguard.core.errors import FailedStream
 from tests.adapters.servers import serving
+from tests.asking import http
 from tests.log.redis_server import redis_server
 from tests.upstream.engine import WHOLE, Engine
 
@@ -129,7 +130,7 @@ def test_a_bad_request_to_the_readmes_chat_endpoint_keeps_its_status(
 ) -> None:
     with served(tmp_path, "openai_app.py") as url:
         headers = {"content-type": "application/json"}
-        assert httpx.post(f"{url}/v1/chat/completions", content=body, headers=headers).status_code == status
+        assert http.post(f"{url}/v1/chat/completions", content=body, headers=headers).status_code == status
 
 
 def test_a_converted_endpoint_serves_bare_text_and_one_of_ready_made_events_its_events(tmp_path: Path) -> None:
@@ -138,7 +139,7 @@ def test_a_converted_endpoint_serves_bare_text_and_one_of_ready_made_events_its_
     ) as answer:
         assert answer.read() == "Hello you "
     with served(tmp_path, "events_app.py") as url:
-        events = httpx.get(f"{url}/steps")
+        events = http.get(f"{url}/steps")
         with client.stream_sync("GET", f"{url}/steps") as answer:
             assert [frame.data for frame in answer.frames()] == [f'{{"number": {number}}}' for number in range(3)]
     assert events.text.count("event: step\n") == 3
@@ -151,7 +152,7 @@ def test_a_relay_passes_an_upstream_on(tmp_path: Path) -> None:
     ) as url:
         assert chat(url) == "one two three "
         body = {"model": "tiny", "messages": [{"role": "user", "content": "one two"}]}
-        whole = httpx.post(f"{url}/v1/chat/completions", json=body)
+        whole = http.post(f"{url}/v1/chat/completions", json=body)
         assert whole.json()["choices"][0]["message"]["content"] == "one two "
 
 
@@ -199,7 +200,7 @@ def test_a_chosen_failure_reaches_the_reader(tmp_path: Path) -> None:
 
 def test_an_early_failure_keeps_its_status(tmp_path: Path) -> None:
     with served(tmp_path, "early_app.py") as url:
-        assert httpx.get(f"{url}/secret").status_code == 403
+        assert http.get(f"{url}/secret").status_code == 403
 
 
 def test_the_metered_endpoint_serves_and_logs_what_was_delivered(tmp_path: Path) -> None:
@@ -312,7 +313,7 @@ def test_a_stream_survives_as_the_tutorial_says(tmp_path: Path) -> None:
     with served(tmp_path, "lasting_app.py") as url:
         back = ran(tmp_path, "cut_and_back.py", url)
         read = ran(tmp_path, "surviving_reader.py", url)
-        reloaded = httpx.get(f"{url}/streams?name=seven", headers={"x-user": "ann"})
+        reloaded = http.get(f"{url}/streams?name=seven", headers={"x-user": "ann"})
     assert back == words.replace("word-3 ", "| cut | word-3 ") + "(the end)\n404 unknown_stream\n"
     assert re.fullmatch(rf"{words}COMPLETE, 21 frames, crc [0-9a-f]{{8}}\n", read)
     assert "".join(re.findall(r'^data: "(.*)"$', reloaded.text, re.MULTILINE)) == words
@@ -321,9 +322,9 @@ def test_a_stream_survives_as_the_tutorial_says(tmp_path: Path) -> None:
 def test_the_saved_chat_is_one_generation_under_one_key(tmp_path: Path) -> None:
     with served(tmp_path, "saved_app.py") as url:
         headers = {"authorization": "Bearer secret-of-ann", "idempotency-key": "k"}
-        answers = [httpx.post(f"{url}/chats/7", json={"text": "a b"}, headers=headers) for _ in range(2)]
-        other = httpx.post(f"{url}/chats/7", json={"text": "c"}, headers=headers)
-        stranger = httpx.get(f"{url}/streams?name=7")
+        answers = [http.post(f"{url}/chats/7", json={"text": "a b"}, headers=headers) for _ in range(2)]
+        other = http.post(f"{url}/chats/7", json={"text": "c"}, headers=headers)
+        stranger = http.get(f"{url}/streams?name=7")
     sids = {re.findall(r'cursor="([^.]+)', answer.headers["streamguard"])[0] for answer in answers}
     assert (len(sids), other.status_code, stranger.status_code) == (1, 422, 403)
 
@@ -335,16 +336,16 @@ def test_a_stream_whose_process_is_killed_is_taken_over(tmp_path: Path) -> None:
     quick["guard.install("] = "app.get('/pid')(os.getpid)\nguard.install("
     text = ""
     with served(tmp_path, "taken_app.py", **quick) as one, served(tmp_path, "taken_app.py", **quick) as other:
-        process = int(httpx.get(f"{one}/pid").text)
+        process = int(http.get(f"{one}/pid").text)
         last = ""
-        with httpx.stream("POST", f"{one}/countdown/100", headers={"streamguard": "v=1"}) as first:
+        with http.stream("POST", f"{one}/countdown/100", headers={"streamguard": "v=1"}) as first:
             with contextlib.suppress(httpx.TransportError):
                 for line in first.iter_lines():
                     last = line[4:] if line.startswith("id: ") else last
                     text += line[7:-1] if line.startswith('data: "') else ""
                     if text.endswith("70 ") and process:
                         os.kill(process, signal.SIGKILL)
-        there = httpx.get(f"{other}/streams", headers={"streamguard": "v=1", "last-event-id": last}, timeout=30.0)
+        there = http.get(f"{other}/streams", headers={"streamguard": "v=1", "last-event-id": last}, timeout=30.0)
     text += "".join(re.findall(r'^data: "(.*)"$', there.text, re.MULTILINE))
     assert text == "".join(f"{number} " for number in range(100, 0, -1))
     assert '"status":"complete"' in there.text
@@ -359,15 +360,15 @@ def test_a_text_of_a_completions_server_goes_on_where_it_was_left(
         monkeypatch.setenv("ENGINE", f"{upstream.url}/v1")
         app = "completing_app.py"
         with served(tmp_path, app, **quick) as one, served(tmp_path, app, **quick) as two:
-            process = int(httpx.get(f"{one}/pid").text)
-            with httpx.stream("POST", f"{one}/stories/7", headers={"streamguard": "v=1"}) as first:
+            process = int(http.get(f"{one}/pid").text)
+            with http.stream("POST", f"{one}/stories/7", headers={"streamguard": "v=1"}) as first:
                 with contextlib.suppress(httpx.TransportError):
                     for line in first.iter_lines():
                         last = line[4:] if line.startswith("id: ") else last
                         text += line[7:-1] if line.startswith('data: "') else ""
                         if text == WHOLE[: len("w0é w1é ")]:
                             os.kill(process, signal.SIGKILL)
-            there = httpx.get(f"{two}/streams", headers={"streamguard": "v=1", "last-event-id": last}, timeout=30.0)
+            there = http.get(f"{two}/streams", headers={"streamguard": "v=1", "last-event-id": last}, timeout=30.0)
     text += "".join(re.findall(r'^data: "(.*)"$', there.text, re.MULTILINE))
     assert text == WHOLE
     assert '"status":"complete","finish_reason":"stop"' in there.text
@@ -378,9 +379,9 @@ def test_a_stream_in_a_file_is_read_by_another_process(tmp_path: Path) -> None:
     words = "".join(f"word-{number} " for number in range(20))
     with served(tmp_path, "filed_app.py") as one, served(tmp_path, "filed_app.py") as other:
         headers = {"x-user": "ann", "streamguard": "v=1"}
-        with httpx.stream("POST", f"{one}/story?chat=7", headers=headers) as first:
+        with http.stream("POST", f"{one}/story?chat=7", headers=headers) as first:
             next(line for line in first.iter_lines() if "word-0" in line)
-            there = httpx.get(f"{other}/streams?name=7", headers=headers)
+            there = http.get(f"{other}/streams?name=7", headers=headers)
     assert "".join(re.findall(r'^data: "(.*)"$', there.text, re.MULTILINE)) == words
 
 
@@ -390,7 +391,7 @@ def test_a_stream_in_redis_is_read_by_another_process(tmp_path: Path) -> None:
         there = {"redis://localhost:6379/0": server.url}
         with served(tmp_path, "redis_app.py", **there) as one, served(tmp_path, "redis_app.py", **there) as other:
             headers = {"x-user": "ann", "streamguard": "v=1"}
-            with httpx.stream("POST", f"{one}/story?chat=7", headers=headers) as first:
+            with http.stream("POST", f"{one}/story?chat=7", headers=headers) as first:
                 next(line for line in first.iter_lines() if "word-0" in line)
-                answer = httpx.get(f"{other}/streams?name=7", headers=headers)
+                answer = http.get(f"{other}/streams?name=7", headers=headers)
     assert "".join(re.findall(r'^data: "(.*)"$', answer.text, re.MULTILINE)) == words

@@ -4,27 +4,36 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import math
+import random
 import subprocess
 import sys
+import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, ClassVar
 
 import anyio
 import httpx
 import pytest
 
 from streamguard.client import stream_sync
+from streamguard.core.cursor import cursor_zero
 from streamguard.core.errors import FailedStream
+from streamguard.core.items import Checkpoint, Finish
 from streamguard.core.receipt import Verdict
 from tests.adapters.servers import Server, serving
+from tests.asking import http
 from tests.modules import ROOT
+from tests.runtime.fakes import SID
+from tests.runtime.orphans import died
 
 EXAMPLES = ROOT / "examples"
 APPS = {"fastapi_app.py", "starlette_app.py", "asgi_app.py", "resumable_app.py", "takeover.py"}
 CLIENTS = {"client_async.py", "client_sync.py"}
+MODELS = {"takeover_hf.py"}
 SCRIPTS = {"stages.py"}
 TESTS = {"test_my_endpoint.py"}
 
@@ -57,7 +66,7 @@ def run(name: str, *arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_every_example_is_run() -> None:
-    assert {path.name for path in EXAMPLES.glob("*.py")} == APPS | CLIENTS | SCRIPTS | TESTS
+    assert {path.name for path in EXAMPLES.glob("*.py")} == APPS | CLIENTS | MODELS | SCRIPTS | TESTS
 
 
 @pytest.mark.parametrize("name", sorted(SCRIPTS))
@@ -95,7 +104,7 @@ class TestFastAPI:
             ann = {"x-user": "ann"}
             answer = read("POST", f"{server.url}/chat", json={"text": "Tell me"}, headers=ann)
             assert answer == (Verdict.COMPLETE, "ann: Tell me ")
-            refused = httpx.post(f"{server.url}/chat", json={"text": "x"}, headers={"x-user": "nobody"})
+            refused = http.post(f"{server.url}/chat", json={"text": "x"}, headers={"x-user": "nobody"})
             assert refused.status_code == 403
             with pytest.raises(FailedStream, match="model_broke"):
                 read("POST", f"{server.url}/chat", json={"text": "Tell break me"})
@@ -115,7 +124,7 @@ class TestFastAPI:
 
     def test_early(self) -> None:
         with served("fastapi_app.py") as server:
-            assert httpx.post(f"{server.url}/early", json={"text": " "}).status_code == 422
+            assert http.post(f"{server.url}/early", json={"text": " "}).status_code == 422
             assert read("POST", f"{server.url}/early", json={"text": "hi"}) == (Verdict.COMPLETE, "hi ")
 
 
@@ -127,22 +136,22 @@ class TestStarlette:
 
     def test_a_clock_is_stopped_from_elsewhere(self) -> None:
         with served("starlette_app.py") as server:
-            with pytest.raises(httpx.RemoteProtocolError), httpx.stream("GET", f"{server.url}/clock?id=a") as response:
+            with pytest.raises(httpx.RemoteProtocolError), http.stream("GET", f"{server.url}/clock?id=a") as response:
                 assert response.headers["x-served-by"] == "starlette_app"
                 assert response.headers["x-clock"] == "a"
                 body = ""
                 for piece in response.iter_text():
                     body += piece
                     if "0 " in body and "stopped" not in body:
-                        assert httpx.delete(f"{server.url}/clock?id=a").text == "stopped\n"
+                        assert http.delete(f"{server.url}/clock?id=a").text == "stopped\n"
             assert '"code":"stopped"' in body
-            assert httpx.delete(f"{server.url}/clock?id=b").status_code == 404
+            assert http.delete(f"{server.url}/clock?id=b").status_code == 404
 
 
 def test_asgi() -> None:
     with served("asgi_app.py") as server:
         assert read("GET", f"{server.url}/Tell/me/a%20story") == (Verdict.COMPLETE, "Tell me a story ")
-        lines = [json.loads(line) for line in httpx.get(f"{server.url}/hi").text.splitlines()]
+        lines = [json.loads(line) for line in http.get(f"{server.url}/hi").text.splitlines()]
         assert lines[-1]["event"] == "end"
 
 
@@ -153,17 +162,17 @@ class TestResumable:
             answer = {"json": {"text": "Tell me", "pace": 0}, "headers": ann}
             assert read("POST", f"{server.url}/chats/seven", **answer) == (Verdict.COMPLETE, "Tell me ")
             assert read("GET", f"{server.url}/streams?name=seven", headers=ann) == (Verdict.COMPLETE, "Tell me ")
-            assert httpx.get(f"{server.url}/streams?name=seven", headers={"x-user": "bob"}).status_code == 404
-            assert httpx.get(f"{server.url}/streams?name=seven").status_code == 403
+            assert http.get(f"{server.url}/streams?name=seven", headers={"x-user": "bob"}).status_code == 404
+            assert http.get(f"{server.url}/streams?name=seven").status_code == 403
 
     def test_an_answer_is_stopped_by_its_chat(self) -> None:
         ann = {"x-user": "ann", "streamguard": "v=1"}
         with served("resumable_app.py") as server:
             asked = {"json": {"text": "one two", "pace": 3600}, "headers": ann}
             with stream_sync("POST", f"{server.url}/chats/seven", **asked) as answer:
-                status = httpx.get(f"{server.url}/streams/status?name=seven", headers=ann).json()
+                status = http.get(f"{server.url}/streams/status?name=seven", headers=ann).json()
                 assert status["status"] == "streaming"
-                assert httpx.delete(f"{server.url}/streams?name=seven", headers=ann).status_code == 204
+                assert http.delete(f"{server.url}/streams?name=seven", headers=ann).status_code == 204
                 with pytest.raises(FailedStream) as raised:
                     answer.read()
         assert raised.value.code == "cancelled"
@@ -185,3 +194,101 @@ def test_a_story_whose_teller_dies_goes_on(tmp_path: Path) -> None:
     assert anyio.run(words, module.Model(7, length=20, pace=0.0, state=half.state())) == whole[12:]
     with serving(module.make_app(str(tmp_path / "streams.db"))) as server:
         assert read("POST", f"{server.url}/stories/7")[0] is Verdict.COMPLETE
+
+
+class Dice:
+    """Random numbers of the standard library, saved as torch's are: as text."""
+
+    def __init__(self, seed: int, state: str | None) -> None:
+        self._random = random.Random(seed)
+        if state is not None:
+            version, numbers, gauss = json.loads(state)
+            self._random.setstate((version, tuple(numbers), gauss))
+
+    def pick(self, logits: list[float], temperature: float) -> int:
+        chances = [math.exp(logit / temperature) for logit in logits]
+        return self._random.choices(range(len(logits)), chances)[0]
+
+    def state(self) -> str:
+        return json.dumps(self._random.getstate())
+
+
+class Standin:
+    """What `HuggingFace` is to the example, without torch: tokens are bytes and what ends an answer, what comes next
+    depends on all tokens so far, and half a character is a token, as in a real vocabulary."""
+
+    end = 256
+
+    def __init__(self) -> None:
+        self.steps: list[int] = []  # how many tokens each took
+
+    def encode(self, text: str) -> list[int]:
+        return list(text.encode())
+
+    def decode(self, tokens: list[int]) -> str:
+        return bytes(tokens).decode(errors="replace")
+
+    def step(self, tokens: list[int], cache: list[int] | None) -> tuple[list[float], list[int]]:
+        seen = [*(cache or []), *tokens]
+        self.steps.append(len(tokens))
+        place = zlib.crc32(bytes(seen)) % 7
+        likely = {b"\xc3"[0]} if place else {32}
+        if seen[-1] == 0xC3:
+            likely = {0xA9, 0xBC}
+        return [9.0 if token in likely else 3.0 if 97 <= token < 123 else -9.0 for token in range(257)], seen
+
+    def dice(self, seed: int, state: str | None) -> Dice:
+        return Dice(seed, state)
+
+
+class TestHuggingFace:
+    ASKED: ClassVar[dict[str, Any]] = {"prompt": "Once é", "seed": 7, "max_tokens": 90}
+
+    def items(self, model: Standin, stood: Any = None) -> list[Any]:
+        module = loaded("takeover_hf.py")
+        return list(module.made(module.Generation(lambda: model, self.ASKED, stood)))
+
+    def test_a_generation_goes_on_from_each_of_its_checkpoints_with_the_same_text(self) -> None:
+        items = self.items(Standin())
+        marks = [at for at, item in enumerate(items) if isinstance(item, Checkpoint)]
+        text = "".join(item for item in items if isinstance(item, str))
+        assert len(marks) >= 3
+        assert "é" in text
+        assert "\ufffd" not in text.rstrip("\ufffd")
+        assert items[-1] == Finish("length") or items[-2] == Finish("length")
+        for at in marks:
+            model = Standin()
+            again = self.items(model, json.loads(json.dumps(items[at].state)))
+            rest = [item for item in items[at:] if isinstance(item, str)]
+            assert [item for item in again if isinstance(item, str)] == rest
+            if rest:
+                assert model.steps[0] == len(items[at].state["tokens"])  # the cache is computed anew, at once
+                assert set(model.steps[1:]) <= {1}
+
+    def test_an_answer_whose_process_died_is_the_answer_of_an_uninterrupted_run(self, tmp_path: Path) -> None:
+        """The process is gone for the log's part: its lease is let go, as a process that is told to go does."""
+        module = loaded("takeover_hf.py")
+        items = self.items(Standin())
+        whole = "".join(item for item in items if isinstance(item, str))
+        marks = [at for at, item in enumerate(items) if isinstance(item, Checkpoint)]
+
+        async def gone_on(made: list[Any]) -> tuple[str, str | None]:
+            app = module.make_app(str(tmp_path / f"{len(made)}.db"), Standin)
+            guard = app.state.guard
+            lease = await died(guard.log, *made, resumer=next(iter(guard.resumers)))
+            await guard.log.release(lease)
+            await guard.lost(await guard.log.state(SID))
+            frames = [frame async for page in guard.pages(cursor_zero(SID)) for frame in page]
+            await guard.log.aclose()
+            return "".join(json.loads(frame.data) for frame in frames[:-1]), frames[-1].status
+
+        for cut in (marks[0] + 1, marks[1] - 1, marks[1] + 1, marks[2] + 5):
+            assert anyio.run(gone_on, items[:cut]) == (whole, "complete")
+        assert anyio.run(gone_on, []) == ("", "failed")  # nobody knows what was asked for
+
+    def test_it_is_served(self, tmp_path: Path) -> None:
+        module = loaded("takeover_hf.py")
+        items = self.items(Standin())
+        with serving(module.make_app(str(tmp_path / "streams.db"), Standin)) as server:
+            answer = read("POST", f"{server.url}/stories", json=self.ASKED)
+        assert answer == (Verdict.COMPLETE, "".join(item for item in items if isinstance(item, str)))
