@@ -91,7 +91,8 @@ class ResumeState:
         if self._at is None or cursor.seq > self._at.seq:
             self._at, self._spent = cursor, 0
         if self._spent >= policy.attempts:
-            self.why = f"{self._spent} attempts to resume it brought no new frame"
+            attempts = "1 attempt" if self._spent == 1 else f"{self._spent} attempts"
+            self.why = f"{attempts} to resume it brought no new frame"
             return None
         bound = min(policy.max_wait, policy.base * 2.0 ** min(self._spent, 64))
         self._spent += 1
