@@ -268,6 +268,29 @@ def test_a_server_that_does_not_go_on_leaves_the_answer_truncated(mode: str, sta
 
 
 @each_mode
+@pytest.mark.parametrize(
+    ("status", "content_type", "body"),
+    [
+        (401, "text/html", b"<h1>Sign in</h1>"),
+        (200, "text/html", b"<h1>Sign in</h1>"),
+        (200, "application/json", b'{"error": {"message": "no quota is left"}}'),
+    ],
+)
+def test_what_came_in_place_of_the_rest_is_in_the_error(mode: str, status: int, content_type: str, body: bytes) -> None:
+    def other(connection: Connection, request: Request) -> bool:
+        connection.send(head(status, content_type, content_length=len(body)) + body)
+        return True
+
+    with server_of(cut_after(1), other) as server:
+        seen = reading(mode, server)
+    assert isinstance(seen.error, TruncatedStream)
+    cause = seen.error.__cause__
+    assert isinstance(cause, UnexpectedResponse)
+    assert (cause.status, cause.content_type, cause.body) == (status, content_type, body)
+    assert (seen.text, len(server.requests)) == ("Hello", 2)
+
+
+@each_mode
 def test_the_limit_on_the_first_byte_is_each_attempts_own(mode: str) -> None:
     limits = attrs.evolve(LONG_AGO, first_byte=1.0 if mode == "sync" else 0.05)
     with server_of(cut_after(1), hanging) as server:
