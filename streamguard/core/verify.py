@@ -79,7 +79,8 @@ class StreamVerifier:
         self._wire = self._carrier(wire)
         self._joint: Joint | None = None  # until the first new frame after a resume
         self._sid: str | None = None
-        self._usual = b""  # the cursor of a frame that is no terminal, to be filled with its numbers
+        # The cursor of a frame that is no terminal, to be filled with its numbers; None: each frame is taken apart.
+        self._usual: bytes | None = None
         self._wide = b""  # the same for a checksum of eight digits
         self._seq = 0
         self._offset = 0
@@ -168,7 +169,7 @@ class StreamVerifier:
         self._dropped = False
         self._wire = self._carrier(wire)
         self._joint = Joint(at)
-        self._usual = self._wide = b"%d.%d.%x"  # no frame's cursor: the joint looks at each, up to the first new one
+        self._usual = None  # the joint looks at each frame, up to the first new one
         self.resumes += 1
         if zero is not None and zero.sid != at.sid:
             self.give_up(self._corrupt("sid", f"the answer goes on with stream {zero.sid}"))
@@ -183,7 +184,7 @@ class StreamVerifier:
         if record.kind != "frame":
             self._take_sign(record)
             return
-        if record.cursor is not None and self._sid is not None:
+        if record.cursor is not None and self._usual is not None:
             data = record.data
             name = record.name
             seq = self._seq + 1
@@ -376,7 +377,7 @@ class StreamVerifier:
             raise self._corrupt("grammar", f"{event} cannot follow in state {self.state!r}")
         self.state = state
 
-    def _corrupt(self, code: CorruptCode, detail: str = "") -> CorruptStream:
+    def _corrupt(self, code: CorruptCode, detail: str) -> CorruptStream:
         return CorruptStream(code, cursor=self.cursor, detail=detail)
 
     def _fault(self, exc: RemoteProtocolError) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from typing import Any
 
@@ -12,11 +13,11 @@ from hypothesis import strategies as st
 
 from streamguard.core.cursor import Cursor, cursor_zero
 from streamguard.core.dialect import Native, OpenAI
-from streamguard.core.errors import CorruptStream, FailedStream, Failure, LocalProtocolError, StreamGap
+from streamguard.core.errors import CorruptStream, FailedStream, Failure, LocalProtocolError, StreamGap, TruncatedStream
 from streamguard.core.flush import Immediate
 from streamguard.core.frame import Frame
 from streamguard.core.framing import FramedEncoder
-from streamguard.core.items import Finish, Item
+from streamguard.core.items import Block, Finish, Item
 from streamguard.core.pipeline import FrameStage
 from streamguard.core.receipt import AnswerFrame, Verdict
 from streamguard.core.verify import StreamVerifier
@@ -411,3 +412,123 @@ def test_giving_up_is_a_verdict() -> None:
     assert (reader.verifier.receipt.verdict, reader.verifier.receipt.code) == (Verdict.GAP, "unknown_stream")
     reader.verifier.give_up(CorruptStream("sid"))
     assert reader.verifier.verdict is Verdict.CORRUPT
+
+
+# ---- each fed whole, byte by byte, and with the beginning of what would come next ------------
+
+UNFINISHED = {"sse": b":", "ndjson": b'{"hb":', "binary": b"\x01\x00"}
+
+
+def feedings(data: bytes, wire: Wire) -> list[list[bytes]]:
+    return [[data], [data[at : at + 1] for at in range(len(data))], [data + UNFINISHED[wire.name]]]
+
+
+def records(wire: Wire, frames: Sequence[Frame]) -> bytes:
+    encoder = wire.encoder(ZERO, own_ids=True)
+    return b"".join([encoder.opening(), *[encoder.frame(frame) for frame in frames]])
+
+
+def without_its_end(wire: Wire, frame: Frame) -> bytes:
+    """All of a record but the line end that would finish it."""
+    return wire.encoder(ZERO, own_ids=True).frame(frame)[:-1]
+
+
+feeding = pytest.mark.parametrize("feeding", range(3), ids=["whole", "byte by byte", "with what comes next"])
+
+
+def returned(reader: Reader, wire: Wire, data: bytes, feeding: int, **options: Any) -> Reader:
+    """`data` is what the next connection brings."""
+    reader.verifier.resume(wire, **options)
+    for chunk in feedings(data, wire)[feeding]:
+        reader.feed(chunk)
+    return reader
+
+
+@feeding
+def test_a_stream_goes_on_in_events_if_no_carrier_is_named(feeding: int) -> None:
+    reader = cut_after(2)
+    reader.cut()
+    reader.verifier.resume()
+    for chunk in feedings(records(Sse(), FRAMES[2:]), Sse())[feeding]:
+        reader.feed(chunk)
+    assert reader.ended() == (Verdict.COMPLETE, None)
+    assert reader.text == TEXT
+
+
+def test_what_cannot_go_on_says_both_reasons() -> None:
+    with pytest.raises(LocalProtocolError) as raised:
+        StreamVerifier().resume()
+    assert str(raised.value) == "there is nothing to resume: the stream has no cursor, or is over"
+
+
+@pytest.mark.parametrize("wire", CARRIERS[:3], ids=repr)  # of half a binary record nothing is known
+@feeding
+def test_an_event_that_the_cut_dropped_is_not_told_of_the_next_connection(wire: Wire, feeding: int) -> None:
+    def detail() -> str:
+        error = reader.verifier.error()
+        assert isinstance(error, TruncatedStream)
+        return error.detail
+
+    reader = cut_after(1, wire)
+    reader.feed(without_its_end(wire, FRAMES[1]))
+    reader.cut()
+    assert detail() == "an unfinished last event was dropped"
+    returned(reader, wire, records(wire, FRAMES[1:3]), feeding)
+    assert reader.ended() == (Verdict.TRUNCATED, None)
+    assert detail() == ""
+    returned(reader, wire, records(wire, FRAMES[3:4]) + without_its_end(wire, FRAMES[4]), feeding % 2)
+    assert reader.ended() == (Verdict.TRUNCATED, None)
+    assert detail() == "an unfinished last event was dropped"
+    assert reader.text == "one two three four "
+
+
+@carriers
+@feeding
+def test_an_answer_that_promises_another_stream_names_it_and_is_not_read(wire: Wire, feeding: int) -> None:
+    reader = cut_after(1, wire)
+    returned(reader, wire, records(wire, FRAMES[1:]), feeding, zero=cursor_zero(OTHER_SID))
+    assert reader.ended() == (Verdict.CORRUPT, "sid")
+    assert reader.text == "one "
+    error = reader.verifier.error()
+    assert isinstance(error, CorruptStream)
+    assert error.detail == f"the answer goes on with stream {OTHER_SID}"
+    assert error.cursor == cursor_of(FRAMES[0])
+
+
+@carriers
+@feeding
+@pytest.mark.parametrize("begin", [0, 1])
+def test_a_block_that_comes_again_is_known_by_its_name(wire: Wire, feeding: int, begin: int) -> None:
+    frames = frames_of(("one ", Block("note", {"k": 1}), "two", Finish("stop")))
+    reader = Reader(wire)
+    reader.connection(wire, frames[:2])
+    returned(reader, wire, records(wire, frames[begin:]), feeding)
+    assert reader.ended() == (Verdict.COMPLETE, None)
+    assert [frame.name for frame in reader.frames] == [None, "block", None]
+    assert reader.verifier.duplicates == 2 - begin
+
+
+def without_its_stream(frame: Frame, form: str) -> dict[Wire, bytes]:
+    """The record of a frame whose cursor has lost its sid."""
+    cursor = form % (frame.seq, frame.offset, frame.crc)
+    data = frame.data.decode()
+    return {
+        Sse(ids="id"): f"id: {cursor}\ndata: {data}\n\n".encode(),
+        Sse(ids="comment"): f": sg {cursor}\ndata: {data}\n\n".encode(),
+        Ndjson(): json.dumps({"id": cursor, "data": data}).encode() + b"\n",
+    }
+
+
+@pytest.mark.parametrize("wire", CARRIERS[:3], ids=repr)
+@pytest.mark.parametrize("form", ["%d.%d.%08x", ".%d.%d.%08x"])
+@feeding
+@pytest.mark.parametrize("again", [0, 1])
+def test_after_a_cut_a_cursor_that_names_no_stream_is_none(wire: Wire, form: str, feeding: int, again: int) -> None:
+    """Though its numbers and its checksum are right: which stream goes on is then not known."""
+    reader = cut_after(3, wire)
+    came = records(wire, FRAMES[3 - again : 3]) + without_its_stream(FRAMES[3], form)[wire]
+    returned(reader, wire, came, feeding)
+    assert reader.ended() == (Verdict.CORRUPT, "grammar")
+    assert reader.text == "one two three "
+    assert reader.verifier.cursor == cursor_of(FRAMES[2])
+    assert reader.verifier.duplicates == again
