@@ -11,6 +11,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable
 from contextlib import aclosing
 from typing import Final
 
+import anyio
 import attrs
 
 from streamguard.adapters.asgi import AsgiSink, Ended, answer_whole, merged_headers, request_facts, send_refusal
@@ -96,6 +97,10 @@ class Reading:
 
     async def refuse(self, refused: Refusal) -> None:
         await send_refusal(refused, self.scope, self.send)
+        if refused.abort:
+            with anyio.move_on_after(self.options.timing.linger):
+                # Chromium drops what it has of a body when it learns of the abort close behind it, and asks again.
+                await _Sink(self.scope, self.receive, self.send, refused.status, ()).gone()
 
     async def resume(self, cursor: Cursor, principal: str, fingerprint: Fingerprint | None = None) -> None:
         """Answer a request that bears a cursor: the frames behind it, or why there are none.
