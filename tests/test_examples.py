@@ -254,7 +254,7 @@ class TestHuggingFace:
         text = "".join(item for item in items if isinstance(item, str))
         assert len(marks) >= 3
         assert "é" in text
-        assert "\ufffd" not in text.rstrip("\ufffd")
+        assert "\ufffd" not in text[:-1]
         assert items[-1] == Finish("length") or items[-2] == Finish("length")
         for at in marks:
             model = Standin()

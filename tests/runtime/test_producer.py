@@ -127,7 +127,7 @@ async def test_a_checkpoint_with_nothing_before_it_is_stored_by_itself() -> None
 @anyio_test
 async def test_a_state_that_is_no_json_fails_the_stream_and_loses_no_text() -> None:
     log, hook = Store(), Hook()
-    source = Script("a", Checkpoint({1, 2}), "never")
+    source = Script("a", lambda: str(Checkpoint({1, 2})), "never")
     await (await make_producer(log, source, policy=EveryTokens(9, first="policy"), on_end=hook)).run()
     assert await text_in(log) == (['"a"'], "failed")
     assert (await state(log)).checkpoint is None
