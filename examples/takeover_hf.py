@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import base64
 import functools
+import inspect
 import os
 from collections.abc import Callable, Iterator
 from typing import Any, Protocol
@@ -94,6 +95,9 @@ class HuggingFace:
         self._tokenizer = transformers.AutoTokenizer.from_pretrained(name)
         self._model = transformers.AutoModelForCausalLM.from_pretrained(name).eval()
         self.end = int(self._tokenizer.eos_token_id)
+        # The name of the cache, in what goes in and what comes out: transformers 5 has renamed it.
+        known = inspect.signature(self._model.forward).parameters
+        self._cache = "cache" if "cache" in known else "past_key_values"
 
     def encode(self, text: str) -> list[int]:
         return list(self._tokenizer(text).input_ids)
@@ -103,8 +107,8 @@ class HuggingFace:
 
     def step(self, tokens: list[int], cache: Any) -> tuple[Any, Any]:
         with self._torch.inference_mode():
-            out = self._model(input_ids=self._torch.tensor([tokens]), past_key_values=cache, use_cache=True)
-        return out.logits[0, -1], out.past_key_values
+            out = self._model(input_ids=self._torch.tensor([tokens]), use_cache=True, **{self._cache: cache})
+        return out.logits[0, -1], out[self._cache]
 
     def dice(self, seed: int, state: str | None) -> Dice:
         return TorchDice(seed, state)

@@ -2,8 +2,8 @@
 
 Two workers and more over one SQLite file, and over one Redis, behind a router, tell a story that depends on all of its
 own past, with checkpoints. The worker that tells it is killed (SIGKILL) once at each named step, some of them at
-several of their occurrences, and at 50 moments that a seed decides. The reader asks again with its last cursor; whoever it asks
-takes the stream over when the lease of the dead has ended. Then it is Redis that is killed, and started again.
+several of their occurrences, and at 50 moments that a seed decides. The reader asks again with its last cursor; whoever
+it asks takes the stream over when the lease of the dead has ended. Then it is Redis that is killed, and started again.
 """
 
 from __future__ import annotations
