@@ -83,7 +83,7 @@ def test_a_failed_stream_is_told_of_once(read: Read) -> None:
 
 @pytest.mark.parametrize("end", ["fin", "reset"])
 def test_a_stream_cut_at_random_bytes_comes_whole(read: Read, end: End) -> None:
-    """The first cuts may fall before there is a cursor: the key stands for the stream then. None falls before `retry`."""
+    """The first cuts may fall before there is a cursor: the key stands for the stream then. None is before `retry`."""
     site = Site(*WORDS)
     front = Front(site.app)
     cuts = RandomCut(seed=5, low=90, high=800, base=Plan(after=HEAD, end=end))
