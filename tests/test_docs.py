@@ -42,7 +42,7 @@ RUN = {
     "metered_app.py", "patient_app.py", "limited_server.py", "thread_app.py", "push_app.py", "queue_source.py",
     "cut_test.py", "disconnect_test.py", "contract_test.py", "decoders_test.py",
     "lasting_app.py", "cut_and_back.py", "surviving_reader.py", "saved_app.py", "filed_app.py", "redis_app.py",
-    "taken_app.py", "completing_app.py",
+    "taken_app.py", "reloaded_app.py", "completing_app.py",
     "converted_app.py", "events_app.py", "limited_reading.py", "resuming.py",
 }  # fmt: skip
 
