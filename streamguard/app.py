@@ -102,6 +102,7 @@ class StreamGuard:
     readers: Readers = attrs.field(init=False, factory=Readers)
     max_takeovers: int = attrs.field(kw_only=True, default=2, validator=attrs.validators.ge(0))
     resumers: dict[str, Endpoint] = attrs.field(init=False, factory=dict)  # by the name that a stream's options bear
+    _closed: bool = attrs.field(init=False, default=False)
     _swept: float = attrs.field(init=False, default=0.0)
     _lost: dict[str, anyio.Event] = attrs.field(init=False, factory=dict)  # what is being taken over just now
 
@@ -324,6 +325,31 @@ class StreamGuard:
         failure, status = (CANCELLED, "cancelled") if state.cancelled else (LOST, "failed")
         await self.log.append(lease, state.tail, encoder.fail(failure, status))
         logger.warning("stream %s: nobody generates it any more; it ended as %s", state.info.sid[:8], status)
+
+    async def require_open(self) -> None:
+        """Raise RuntimeError where `aclose` has closed the log, and it takes no calls any more."""
+        if self._closed:
+            try:
+                await self.log.find_key("")
+            except LogUnavailable as exc:
+                raise RuntimeError(
+                    "this guard's log was closed when its application was shut down: make both anew for another "
+                    "start, or say install(app, close_log=False)"
+                ) from exc
+
+    async def aclose(self, *, close_log: bool = True) -> None:
+        """Let go of every stream that is generated here, then close the log. Stored streams stay. Raises nothing.
+
+        For the shutdown of an application, which `install` calls it at. A log that is used elsewhere too is not to be
+        closed: a closed one refuses every call, with LogUnavailable.
+        """
+        await self.runs.aclose()
+        if close_log:
+            self._closed = True
+            try:
+                await self.log.aclose()
+            except Exception:
+                logger.exception("the log could not be closed")
 
     async def _here(self, sid: str) -> None:
         try:

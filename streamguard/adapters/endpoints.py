@@ -29,7 +29,7 @@ from streamguard.adapters.asgi import GuardedAnswer, refuse_early
 from streamguard.adapters.logged import FORBIDDEN, MIN_SECRET
 from streamguard.adapters.options import AnswerOptions, Options
 from streamguard.adapters.reading import NOT_HERE, ROOT, Reading, unavailable, why_not
-from streamguard.adapters.seal import Receive, Scope, SealMiddleware, Send
+from streamguard.adapters.seal import ASGIApp, Message, Receive, Scope, SealMiddleware, Send
 from streamguard.app import Action, StreamGuard
 from streamguard.core.cursor import Cursor, cursor_zero
 from streamguard.core.errors import CursorError, SourceFailed
@@ -60,12 +60,44 @@ _NOT_HERE: Final = problem(409, "not_here", "this process does not serve that re
 
 
 class RootedSeal(SealMiddleware):
-    """The seal of an application that has the endpoints: it also notes where that is mounted, for their address."""
+    """The seal of an application that has the endpoints: it also notes where that is mounted, for their address.
+
+    At the application's shutdown it lets go of the streams that `guard` generates, before the application's own
+    clean-up, whose resources their sources use; and closes the log, with `close_log`.
+    """
+
+    def __init__(self, app: ASGIApp, guard: StreamGuard | None = None, *, close_log: bool = True) -> None:
+        super().__init__(app)
+        self._guard = guard
+        self._close_log = close_log
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        guard = self._guard
         if scope["type"] == "http":
             scope[ROOT] = scope.get("root_path", "")
-        await super().__call__(scope, receive, send)
+        if scope["type"] != "lifespan" or guard is None:
+            await super().__call__(scope, receive, send)
+            return
+
+        async def receive_and_let_go() -> Message:
+            message = await receive()
+            if message["type"] == "lifespan.startup":
+                await _started(guard, send)
+            if message["type"] == "lifespan.shutdown":
+                await guard.aclose(close_log=self._close_log)
+            return message
+
+        await super().__call__(scope, receive_and_let_go, send)
+
+
+async def _started(guard: StreamGuard, send: Send) -> None:
+    """Raise RuntimeError for a guard that cannot serve any more, and tell the server: one that only meets an exception
+    takes the application for one that has no such protocol, and serves."""
+    try:
+        await guard.require_open()
+    except RuntimeError as exc:
+        await send({"type": "lifespan.startup.failed", "message": str(exc)})
+        raise
 
 
 class _Refused(Exception):

@@ -371,9 +371,20 @@ class StreamGuard(BaseGuard):
         """The answer of an endpoint that was called already: `source` is opened only if the request starts a stream."""
         return ResumableResponse(self, request, source, status_code, headers, background, **named)
 
-    def install(self, app: Starlette, path: str = "/streams", *, by_id: bool = True, **named: Unpack[Options]) -> None:
+    def install(
+        self,
+        app: Starlette,
+        path: str = "/streams",
+        *,
+        by_id: bool = True,
+        close_log: bool = True,
+        **named: Unpack[Options],
+    ) -> None:
         """Put the endpoints at `path`, before every other route, and the seal outermost: call it after every
-        `add_middleware`. `by_id`: whether `<path>/<sid>` is served. Options are how streams are served there.
+        `add_middleware`. `by_id`: whether `<path>/<sid>` is served. At the application's shutdown the streams that are
+        generated here are let go of, and the log is closed, unless `close_log` is False: for a log that is used
+        elsewhere too, or an application that is started again in one process, as tests do. Options are how streams are
+        served there.
 
         Raises RuntimeError for a guard that is installed already.
         """
@@ -382,4 +393,4 @@ class StreamGuard(BaseGuard):
         endpoints = Endpoints(self, path, by_id=by_id, request_of=Request, **named)
         for address in (f"{path}/{{tail:path}}", path):
             app.router.routes.insert(0, Route(address, endpoints, include_in_schema=False))
-        app.add_middleware(RootedSeal)
+        app.add_middleware(RootedSeal, guard=self, close_log=close_log)

@@ -13,6 +13,7 @@ counts as a reader that is there for PRESENCE seconds: longer than it takes to s
 
 from __future__ import annotations
 
+import logging
 import math
 from typing import Any, Final
 
@@ -25,10 +26,13 @@ from streamguard.runtime.producer import Producer
 
 __all__ = ["PRESENCE", "SIGN", "Cancel", "Detach", "OnDisconnect", "ReadOn", "Run", "Runs"]
 
+GOING: Final = 10.0  # seconds for all runs to let go of their streams, of which each source has 5 to close
 SIGN: Final = 10.0  # seconds between two signs that a stream is read at another process
 PRESENCE: Final = 25.0  # seconds that one counts: two signs, and the way of the second
 
 LEFT = Failure("gone", "the reader left")
+
+logger = logging.getLogger("streamguard")
 
 
 def _limit(instance: object, attribute: attrs.Attribute[Any], value: float | None) -> None:
@@ -167,3 +171,11 @@ class Runs:
 
         self.background.start(tracked, f"streamguard stream {run.sid[:8]}")
         return run
+
+    async def aclose(self) -> None:
+        """Let go of every stream that is generated here: it lives on in the log, and another process can take it over.
+
+        Ends takeovers and sweeps too. Waits for what each has left to do, for GOING seconds at most.
+        """
+        if not await self.background.aclose(GOING):
+            logger.warning("%d streams were not let go of in %g s", len(self), GOING)

@@ -131,7 +131,7 @@ async def test_a_run_that_ends_late_does_not_hide_its_successor() -> None:
     script = Script("a", anyio.Event(), cleanup=tidy)
     runs, first, log = await started(Detach(), script)
     await anyio.sleep(1.0)
-    first.producer.sink.leave()
+    first.producer.sink.leave("it is somebody else's")
     await anyio.sleep(1.0)
     await MemoryLog.purge(log, sid=SID)
     second = runs.start(await make_producer(log, slowly(20)), Detach())
