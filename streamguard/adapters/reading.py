@@ -9,12 +9,13 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable
 from contextlib import aclosing
-from typing import Final
+from typing import Any, Final
 
 import anyio
 import attrs
 
 from streamguard.adapters.asgi import AsgiSink, Ended, answer_whole, merged_headers, request_facts, send_refusal
+from streamguard.adapters.first import look_at_first
 from streamguard.adapters.options import AnswerOptions
 from streamguard.adapters.seal import Receive, Scope, Send
 from streamguard.adapters.transport import say_who_drops
@@ -51,6 +52,7 @@ from streamguard.runtime.reader import ReplayStage
 from streamguard.runtime.readers import Busy, Reader
 from streamguard.runtime.runs import Run
 from streamguard.runtime.source import TokenSource
+from streamguard.runtime.takeover import said
 
 __all__ = ["NOT_HERE", "ROOT", "Reading", "unavailable", "why_not"]
 
@@ -217,7 +219,13 @@ class Reading:
             self.options.timing,
             abort=self.options.abort == "always" or not agreed.negotiated,
             request_id=self.facts.headers.get("x-request-id"),
+            on_first=None if started is None or self.options.dialect.name == "raw" else self._look,
         )
+
+    def _look(self, page: Any) -> None:
+        """At the first text of a stream that began here, as its frame has it: which is what the source yielded, unless
+        its flush policy cut that in two."""
+        look_at_first(said(self.options.dialect.reader(), page[0].name, page[0].data))
 
     def _headers(
         self, info: StreamInfo, zero: Cursor | None, reader: str | None, more: list[tuple[str, str]]

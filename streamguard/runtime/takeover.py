@@ -30,7 +30,7 @@ from streamguard.core.items import Block, Checkpoint, Ending, Finish, Item, Text
 from streamguard.log.base import StreamInfo, StreamLog, StreamState
 from streamguard.runtime.source import Producer, TokenSource
 
-__all__ = ["Continue", "Orphan", "Replay", "Resumer", "frames_of", "orphan", "taken_up"]
+__all__ = ["Continue", "Orphan", "Replay", "Resumer", "frames_of", "orphan", "said", "taken_up"]
 
 DIVERGED: Final = "the source makes another text than the one that was sent before its process died"
 Part = str | Block | Mapping[str, Any]
@@ -111,7 +111,7 @@ def _parts(frames: Sequence[Frame], dialect: Dialect) -> list[Part]:
     reader = dialect.reader()
     parts: list[Part] = []
     for frame in frames:
-        part = _said(reader, frame.name, frame.data)
+        part = said(reader, frame.name, frame.data)
         if isinstance(part, str) and parts and isinstance(parts[-1], str):
             parts[-1] += part
         elif part is not None:
@@ -119,7 +119,7 @@ def _parts(frames: Sequence[Frame], dialect: Dialect) -> list[Part]:
     return parts
 
 
-def _said(reader: DialectReader, name: str | None, data: bytes) -> Part | None:
+def said(reader: DialectReader, name: str | None, data: bytes) -> Part | None:
     """What the data of one frame says: its text if it has any, else the item that it is."""
     reading = reader.read(name, data.decode())
     if reading is None or isinstance(reading, str):
@@ -216,6 +216,6 @@ class _Comparison:
 
     def _block(self, block: Block) -> None:
         for payload in self._encoder.item(block, self._ending):
-            part = _said(self._reader, payload.name, payload.data)
+            part = said(self._reader, payload.name, payload.data)
             if not self._expected or self._expected.pop() != part:
                 raise SourceFailed("diverged", DIVERGED)
