@@ -41,12 +41,11 @@ def decorate(request: pytest.FixtureRequest) -> Any:
 def told(caplog: pytest.LogCaptureFixture, decorate: Any, items: list[Any], times: int = 1, **options: Any) -> int:
     """How often a stream of `items`, served `times` times, was told of."""
 
-    @decorate(**options)
     async def endpoint(request: Request) -> AsyncIterator[Any]:
         for item in items:
             yield item
 
-    with serving(Starlette(routes=[Route("/", endpoint)])) as server:
+    with serving(Starlette(routes=[Route("/", decorate(**options)(endpoint))])) as server:
         for _ in range(times):
             assert exchange(server.connect()).status == 200
     return caplog.text.count(TOLD)

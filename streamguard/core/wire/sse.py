@@ -13,6 +13,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable
+from random import randrange
 from typing import Final, Literal, get_args
 
 import attrs
@@ -100,7 +101,8 @@ class SseEncoder:
     def bye(self, cursor: Cursor, reason: str) -> bytes:
         if self._own_ids:
             data = dumps({"cursor": str(cursor), "reason": reason})
-            return b"event: bye\n%b\n" % _field(b"data", data)
+            # Drawn: a server that goes away says it to all of its readers at once, who would come back at once too.
+            return b"event: bye\nretry: %d\n%b\n" % (_RETRY_MS // 2 + randrange(_RETRY_MS), _field(b"data", data))
         return _field(b"", f"bye {cursor} {reason}".encode())
 
     def _block(self, frame: Frame) -> bytes:
