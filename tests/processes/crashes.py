@@ -25,7 +25,7 @@ from streamguard.testing import crash as points
 from tests.log.redis_server import RedisServer
 from tests.modules import ROOT
 from tests.processes.router import Router
-from tests.processes.worker import LENGTH
+from tests.processes.worker import LENGTH, TTL
 
 __all__ = ["DEADLINE", "REDIS_POINTS", "Read", "Troupe", "Worker", "crash", "died", "kill", "restart", "stop"]
 
@@ -172,7 +172,7 @@ def crash(troupe: Troupe, point: str, story: int) -> tuple[Read, Worker]:
                 troupe.dismiss(first)
 
         return troupe.read(story, kill_first), struck
-    struck = troupe.hire(f"{point}:{number}", silence=0.8 if point == "in-lease-renewal" else 0.0)
+    struck = troupe.hire(f"{point}:{number}", silence=0.8 * TTL if point == "in-lease-renewal" else 0.0)
     return troupe.read(story), struck
 
 

@@ -32,13 +32,18 @@ RESTARTS: list[tuple[str, dict[str, Any], int | None, str]] = [
 ]
 
 
-def _row(name: str, found: list[tuple[int, Read, bool, float]]) -> tuple[bool, list[object]]:
+def _row(
+    name: str, found: list[tuple[int, Read, bool, float]], say: Callable[[str], None]
+) -> tuple[bool, list[object]]:
     same = sum(read.status == "complete" and read.text == text_of(story) for story, read, _, _ in found)
     hit = sum(struck for _, _, struck, _ in found)
     doubles = sum(read.doubles for _, read, _, _ in found)
     requests = max(read.requests for _, read, _, _ in found)
     slowest = max(seconds for *_, seconds in found)
     good = same == hit == len(found) and doubles == 0
+    for story, read, _, seconds in found:
+        if read.status != "complete" or read.text != text_of(story):
+            say(f"{name}, story {story}: {read.status or read.refused} after {seconds:.1f} s and {read.frames} frames")
     return good, [name, len(found), hit, same, doubles, requests, round(slowest, 2)]
 
 
@@ -68,7 +73,7 @@ def _killed(run: Run, log: str, place: object, points: Sequence[str]) -> tuple[b
             act, count, first = (any_time, MOMENTS, 0) if point == "any moment" else (at, EACH, 1000 * index)
             stories = [run.seed * 100_000 + first + number for number in range(count)]
             found = [(story, *_told(troupe, partial(act, point, story))) for story in stories]
-            good, row = _row(point, found)
+            good, row = _row(point, found, run.say)
             shown &= good
             rows.append([log, *row])
             run.say(f"{log}, {point}: {'as claimed' if good else 'NOT as claimed'}")
