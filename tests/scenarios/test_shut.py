@@ -35,7 +35,7 @@ def test_a_stream_that_ends_within_the_grace_of_its_server_is_whole(caplog: pyte
     gate = Gate()
     site = Site("t0 ", gate, "t1 ")
     with ExitStack() as stack, ExitStack() as after:
-        server = stack.enter_context(serving(site.app, timeout_graceful_shutdown=int(DEADLINE)))
+        server = stack.enter_context(serving(site.app, timeout_graceful_shutdown=int(DEADLINE // 2)))
         connection = after.enter_context(reading(server, connection="close", **OURS))
         connection.until(b't0 "')
         with stopping(stack, caplog):
