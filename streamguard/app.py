@@ -16,7 +16,6 @@ import inspect
 import logging
 import math
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
-from contextlib import aclosing
 from typing import Any, Final, Literal
 
 import anyio
@@ -204,7 +203,7 @@ class StreamGuard:
         if not state.held and not state.sealed:
             await self.lost(state)
 
-    async def pages(self, after: Cursor) -> AsyncGenerator[list[Frame], None]:
+    def pages(self, after: Cursor) -> AsyncGenerator[list[Frame], None]:
         """The frames behind a cursor, to the stream's end; while they are read the stream is known to be read."""
         run = self.runs.get(after.sid)  # which has been told of its reader, if it runs here
         told = -math.inf
@@ -216,10 +215,7 @@ class StreamGuard:
                 told = now
                 await self._here(after.sid)
 
-        frames = stored(self.log, after, self.lost, reading=reading, always=run is None)
-        async with aclosing(frames) as pages:  # else it is closed at some time
-            async for page in pages:
-                yield page
+        return stored(self.log, after, self.lost, reading=reading, always=run is None)
 
     async def lost(self, state: StreamState) -> None:
         """Go on with a stream that nobody generates, or give it an end: it is never left without one.

@@ -212,8 +212,10 @@ class Reading:
         self, cursor: Cursor, stage: ReplayStage, sink: _Sink, started: Run | None, agreed: Terms
     ) -> DirectDriver[bytes]:
         pages = self.guard.pages(cursor)
+        if started is not None and self.options.timing.peek:  # else the headers have left before the first page
+            pages = _peeked(pages, started, sink)
         return DirectDriver(
-            TokenSource(pages if started is None else _peeked(pages, started, sink)),  # type: ignore[arg-type]
+            TokenSource(pages),  # type: ignore[arg-type]
             stage,
             sink,
             self.options.timing,

@@ -117,7 +117,17 @@ class FrameStage:
     def push(self, item: Item, now: float) -> list[Frame]:
         """The frames that leave as `item` comes. Raises for an item that cannot be sent."""
         if type(item) is str and not self._made and self.encoder.takes_text and item:
-            text = self.source.text(item, now)  # as below, without the lists
+            source = self.source
+            if item.isascii() and not source.intake.torn:
+                source.items += 1  # as `ItemStage.text` does, and `FlushStage.push`, without the calls
+                flush = source.flush
+                if flush.immediate:
+                    flush.left += len(item)
+                    text = item
+                else:
+                    text = flush.push(item, now)
+            else:
+                text = source.text(item, now)
             if not text:
                 return []
             if len(text) * 4 <= self.encoder.max_text:

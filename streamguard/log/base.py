@@ -241,15 +241,17 @@ def tail_of(after: Cursor, frames: Sequence[Frame]) -> Cursor:
     if not frames:
         return Cursor(sid, seq, offset, crc)
     last = frames[-1]
-    if len(frames) > 1:
-        for frame in frames:
-            seq += 1
-            offset += len(frame.data)
-            if frame.seq != seq or frame.offset != offset or (frame.status is not None and frame is not last):
-                raise ValueError(f"frame {frame.seq} at {frame.offset} (status {frame.status!r}) does not stand there")
-    elif last.seq != seq + 1 or last.offset != offset + len(last.data):
-        raise ValueError(f"frame {last.seq} at {last.offset} does not follow {seq} at {offset}")
+    if last.seq == seq + 1 and last.offset == offset + len(last.data) and len(frames) == 1:  # a token
+        return _new(Cursor, (sid, last.seq, last.offset, last.crc, last.status))
+    for frame in frames:
+        seq += 1
+        offset += len(frame.data)
+        if frame.seq != seq or frame.offset != offset or (frame.status is not None and frame is not last):
+            raise ValueError(f"frame {frame.seq} at {frame.offset} (status {frame.status!r}) does not stand there")
     return Cursor(sid, last.seq, last.offset, last.crc, last.status)
+
+
+_new: Final = tuple.__new__  # what a NamedTuple's own does, after a call of a Python function
 
 
 @runtime_checkable

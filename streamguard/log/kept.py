@@ -50,8 +50,8 @@ class KeptStream:
     checkpoint: Checkpointed | None = None
     signals: list[Signal] = attrs.field(factory=list)
     last_signal: int = 0
-    readers: Wakers = attrs.field(factory=list)  # asleep until something is appended
-    listeners: Wakers = attrs.field(factory=list)  # asleep until something is signalled
+    readers: Wakers = attrs.field(factory=Wakers)  # asleep until something is appended
+    listeners: Wakers = attrs.field(factory=Wakers)  # asleep until something is signalled
 
     def index(self, after: Cursor) -> int:
         """How many of `frames` stand before `after`. Raises LogLost, CursorTrimmed, CursorMisfit."""
@@ -67,7 +67,8 @@ class KeptStream:
 
     def moved(self, after: Cursor) -> bool:
         """Whether there is something to do for a reader at `after`: it is not the open end."""
-        return self.ended is not None or self.tail[:4] != after[:4]
+        tail = self.tail
+        return self.ended is not None or tail[1] != after[1] or tail[:4] != after[:4]
 
     def require_stored(self, after: Cursor, frames: Sequence[Frame]) -> None:
         """Raise StreamSealed or CursorMisfit unless `frames` behind `after` are the tail already."""

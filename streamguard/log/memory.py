@@ -46,7 +46,7 @@ from streamguard.log.base import (
     UnknownStream,
     tail_of,
 )
-from streamguard.log.kept import KeptStream, cost
+from streamguard.log.kept import FRAME_COST, KeptStream
 from streamguard.log.waits import Waits, wake
 
 __all__ = ["MemoryLog"]
@@ -122,10 +122,12 @@ class MemoryLog:
     async def append(
         self, lease: Lease, after: Cursor, frames: Sequence[Frame], *, checkpoint: bytes | None = None
     ) -> Cursor:
-        stream = self._held_by(lease)
+        stream = self._streams.get(lease.sid)
+        if stream is None or lease.epoch != stream.epoch:
+            stream = self._held_by(lease)  # raises
         now = self._clock()
         tail = stream.tail
-        if after != tail or tail[4] is not None:
+        if (after is not tail and after != tail) or tail[4] is not None:
             stream.require_stored(after, frames)
             stream.lease_end = now + lease.ttl
             return tail
@@ -135,7 +137,9 @@ class MemoryLog:
         if frames:
             size = 0
             for frame in frames:
-                size += cost(frame)
+                size += FRAME_COST + len(frame.data)  # as `cost`, without the call
+                if frame.extra is not None:
+                    size += len(frame.extra)
             stream.frames += frames
             stream.tail = tail
             stream.bytes += size
