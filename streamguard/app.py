@@ -25,7 +25,6 @@ from streamguard.core.cursor import Cursor, new_sid
 from streamguard.core.dialect import Dialect, dialect_named
 from streamguard.core.errors import Failure
 from streamguard.core.flush import FlushPolicy, Immediate
-from streamguard.core.frame import Frame
 from streamguard.core.framing import FramedEncoder
 from streamguard.log import base
 from streamguard.log.base import (
@@ -41,7 +40,7 @@ from streamguard.log.base import (
 )
 from streamguard.observe.hooks import OnEnd
 from streamguard.runtime.producer import Producer, let_go
-from streamguard.runtime.reader import stored
+from streamguard.runtime.reader import Page, stored
 from streamguard.runtime.readers import Readers
 from streamguard.runtime.runs import SIGN, Detach, OnDisconnect, Run, Runs
 from streamguard.runtime.source import TokenSource
@@ -203,7 +202,7 @@ class StreamGuard:
         if not state.held and not state.sealed:
             await self.lost(state)
 
-    def pages(self, after: Cursor) -> AsyncGenerator[list[Frame], None]:
+    def pages(self, after: Cursor) -> AsyncGenerator[Page, None]:
         """The frames behind a cursor, to the stream's end; while they are read the stream is known to be read."""
         run = self.runs.get(after.sid)  # which has been told of its reader, if it runs here
         told = -math.inf

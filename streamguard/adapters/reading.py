@@ -35,7 +35,7 @@ from streamguard.core.exchange import (
     problem,
     terms,
 )
-from streamguard.core.frame import Frame
+from streamguard.core.frame import row_of, status_of
 from streamguard.core.guard import CompletionGuard
 from streamguard.core.wire import Wire
 from streamguard.log.base import (
@@ -48,7 +48,7 @@ from streamguard.log.base import (
     StreamState,
 )
 from streamguard.runtime.direct import DirectDriver
-from streamguard.runtime.reader import ReplayStage
+from streamguard.runtime.reader import Page, ReplayStage
 from streamguard.runtime.readers import Busy, Reader
 from streamguard.runtime.runs import Run
 from streamguard.runtime.source import TokenSource
@@ -266,18 +266,17 @@ class Reading:
         before = state.first
         async for page in self.guard.pages(state.first):
             for frame in page:
-                if frame.status is None:
-                    before = Cursor(cursor.sid, frame.seq, frame.offset, frame.crc)
+                if status_of(frame) is None:
+                    row = frame if isinstance(frame, tuple) else row_of(frame)
+                    before = Cursor(cursor.sid, *row[:3])
         await self.read(state.info, before)
 
 
-async def _peeked(
-    pages: AsyncGenerator[list[Frame], None], run: Run, sink: _Sink
-) -> AsyncGenerator[list[Frame], None]:
+async def _peeked(pages: AsyncGenerator[Page, None], run: Run, sink: _Sink) -> AsyncGenerator[Page, None]:
     """The pages; raises what the source raised before its first item, as long as nothing was sent."""
     async with aclosing(pages):
         async for page in pages:
-            if page[-1].status is not None and not sink.started and not run.producer.items:
+            if status_of(page[-1]) is not None and not sink.started and not run.producer.items:
                 await run.over.wait()
                 if run.producer.exception is not None and not sink.started:
                     raise run.producer.exception

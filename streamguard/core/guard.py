@@ -9,10 +9,11 @@ talked into a second terminal: the table has no key for one.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from streamguard.core.cursor import Cursor, cursor_zero
 from streamguard.core.errors import LocalProtocolError, StreamFinished
-from streamguard.core.frame import Frame, TextFields
+from streamguard.core.frame import Frame, Row, TextFields
 from streamguard.core.states import Input, State, step
 from streamguard.core.wire import Wire, WireEncoder, wire_named
 
@@ -76,28 +77,31 @@ class CompletionGuard:
         self.bytes += len(written)
         return written
 
-    def admit_all(self, frames: Sequence[Frame]) -> bytes:
+    def admit_all(self, frames: Sequence[Frame | Row]) -> bytes:
         """The bytes of frames that were stored, one after the other. Raises as `admit` does: then none was written."""
         before = self.last, self.bytes, self.state, self.status
-        seq, offset, _, _ = self.last
         parts: list[bytes] = []
+        append = parts.append
         try:
+            seq, offset, _, _ = self.last
+            text = self.encoder.text
             for frame in frames:
-                data = frame.data
-                plain = frame.status is None and frame.name is None and frame.extra is None
-                if plain and frame.seq == seq + 1 and frame.offset == offset + len(data) and self.state == "open":
-                    fields = (frame.seq, frame.offset, frame.crc, data)  # as `admit` does, without the call
-                    written = self.encoder.text(fields)
-                    self.last = fields
-                    self.bytes += len(written)
+                row: Any = frame
+                if (
+                    type(row) is tuple and len(row) == 4 and row[0] == seq + 1 and row[1] == offset + len(row[3])
+                    and self.state == "open"
+                ):  # as `admit` does, without the call  # fmt: skip
+                    append(text(row))
+                    self.last = row
                 else:
-                    written = self.admit(frame)
-                parts.append(written)
-                seq, offset = frame.seq, frame.offset
+                    append(self.admit(Frame(*row) if isinstance(row, tuple) else row))
+                seq, offset, _, _ = self.last
         except BaseException:
             self.last, self.bytes, self.state, self.status = before
             raise
-        return b"".join(parts)
+        data = parts[0] if len(parts) == 1 else b"".join(parts)
+        self.bytes = before[1] + len(data)
+        return data
 
     def heartbeat(self, *, blocked: bool = False) -> bytes:
         """A sign of life after the last frame."""

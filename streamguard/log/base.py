@@ -34,7 +34,7 @@ import attrs
 
 from streamguard.core.cursor import Cursor
 from streamguard.core.errors import StreamGuardError
-from streamguard.core.frame import Frame
+from streamguard.core.frame import Frame, Row
 
 __all__ = [
     "MAX_SIGNALS",
@@ -56,7 +56,9 @@ __all__ = [
     "StreamLog",
     "StreamSealed",
     "StreamState",
+    "Tail",
     "UnknownStream",
+    "follow",
     "tail_of",
 ]
 
@@ -342,3 +344,21 @@ class StreamLog(Protocol):
     async def aclose(self) -> None:
         """Let go of files and connections. Stored streams stay."""
         ...
+
+
+class Tail(Protocol):
+    """A reader at the tail of a stream, for a log that has its frames at hand."""
+
+    async def next(self, seconds: float) -> list[Row]:
+        """The frames behind those that it has given, in order, as rows; PAGE of them at most. Waits up to `seconds` for
+        the first; empty once they have passed, and at the end of a sealed stream. Raises as `read` does."""
+        ...
+
+
+def follow(log: StreamLog, after: Cursor) -> Tail | None:
+    """A reader from `after` on, where the log has a shorter way than to read and to wait; else None.
+
+    A log may have a method `follow(after)` for it. Raises as `read` does.
+    """
+    method: Callable[[Cursor], Tail | None] | None = getattr(log, "follow", None)
+    return None if method is None else method(after)

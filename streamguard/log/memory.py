@@ -27,7 +27,7 @@ import attrs
 
 from streamguard.core.arguments import require, require_callable, require_whole_number
 from streamguard.core.cursor import Cursor, cursor_zero
-from streamguard.core.frame import Frame
+from streamguard.core.frame import Frame, row_of
 from streamguard.log.base import (
     MAX_SIGNALS,
     PAGE,
@@ -43,10 +43,11 @@ from streamguard.log.base import (
     StreamInfo,
     StreamSealed,
     StreamState,
+    Tail,
     UnknownStream,
     tail_of,
 )
-from streamguard.log.kept import FRAME_COST, KeptStream
+from streamguard.log.kept import FRAME_COST, KeptStream, KeptTail, cost
 from streamguard.log.waits import Waits, wake
 
 __all__ = ["MemoryLog"]
@@ -136,11 +137,16 @@ class MemoryLog:
             self._waits.check()  # before anything is stored
         if frames:
             size = 0
+            rows = stream.rows
             for frame in frames:
-                size += FRAME_COST + len(frame.data)  # as `cost`, without the call
-                if frame.extra is not None:
-                    size += len(frame.extra)
-            stream.frames += frames
+                if frame.name is None and frame.status is None and frame.extra is None:  # as below, without the calls
+                    data = frame.data
+                    rows.append((frame.seq, frame.offset, frame.crc, data))
+                    size += FRAME_COST + len(data)
+                else:
+                    row = row_of(frame)
+                    rows.append(row)
+                    size += cost(row)
             stream.tail = tail
             stream.bytes += size
             stream.appended = now
@@ -193,7 +199,7 @@ class MemoryLog:
     async def read(self, after: Cursor, *, limit: int = PAGE) -> list[Frame]:
         stream = self._stream(after.sid)
         index = stream.index(after)
-        return stream.frames[index : index + limit]
+        return [Frame(*row) for row in stream.rows[index : index + limit]]
 
     async def wait(self, after: Cursor, timeout: float) -> bool:
         stream = self._streams.get(after.sid)
@@ -201,6 +207,13 @@ class MemoryLog:
             return True
         await self._waits.sleep(stream.readers, timeout)
         return stream.forgotten or stream.moved(after)
+
+    def follow(self, after: Cursor) -> Tail | None:
+        """See `log.base.follow`. None where a subclass reads or waits in a way of its own."""
+        own = type(self)
+        if own.read is not MemoryLog.read or own.wait is not MemoryLog.wait:
+            return None
+        return KeptTail(self._stream(after.sid), after, self._waits)
 
     async def state(self, sid: str) -> StreamState:
         stream = self._stream(sid)

@@ -110,7 +110,7 @@ class _Sleeper:
         self._future: asyncio.Future[None] | None = None
 
     def is_here(self, thread: int) -> bool:
-        """Whether it can sleep in the task that runs now, in `thread`. To ask asyncio is a system call, once a token."""
+        """Whether it can sleep in the task that runs now, in `thread`. Asking asyncio each time is a system call."""
         return self._thread == thread and self._loop.is_running() and "trio" not in sys.modules
 
     def sleep(self, seconds: float) -> asyncio.Future[None]:

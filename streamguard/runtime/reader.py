@@ -8,20 +8,21 @@ an abort; the stream lives on, and the reader comes back with its last cursor.
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from typing import Any, Final
 
 from streamguard.core.cursor import Cursor
 from streamguard.core.errors import Failure, SourceFailed
-from streamguard.core.frame import Frame
+from streamguard.core.frame import Frame, Row, status_of
 from streamguard.core.guard import CompletionGuard
 from streamguard.core.items import Ending
-from streamguard.log.base import PAGE, LogError, StreamLog, StreamState
+from streamguard.log.base import PAGE, LogError, StreamLog, StreamState, follow
 
-__all__ = ["ReplayStage", "stored"]
+__all__ = ["Page", "ReplayStage", "stored"]
 
 _LOOK: Final = 1.0  # seconds without a frame after which a reader looks whether anybody generates the stream
 
+Page = Sequence[Frame | Row]
 Orphaned = Callable[[StreamState], Awaitable[None]]
 
 
@@ -33,33 +34,47 @@ async def stored(
     look: float = _LOOK,
     reading: Callable[[], Awaitable[None]] | None = None,
     always: bool = True,
-) -> AsyncGenerator[list[Frame], None]:
-    """The frames of a stream behind `after`, in pages, up to its terminal.
+) -> AsyncGenerator[Page, None]:
+    """The frames of a stream behind `after`, in pages, up to its terminal; as rows where the log has them at hand.
 
     `orphaned` is called when nobody generates it any more: it takes the stream over, or seals it. `reading` is called
     while somebody waits for frames: before each wait, or unless `always` after each that was in vain. Raises
     SourceFailed where the log has no more to give.
     """
     sid = after.sid
+    before, vain = (reading, None) if always else (None, reading)
     try:
+        tail = follow(log, after)
         while True:
-            page = await log.read(after)
+            page: Page
+            if tail is None:
+                page = await log.read(after)
+            else:
+                if before is not None:
+                    await before()
+                page = await tail.next(look)
             if page:
-                last = page[-1]
-                after = Cursor(sid, last.seq, last.offset, last.crc)
                 yield page
-                if last.status is not None:
+                last = page[-1]
+                if isinstance(last, Frame):
+                    after = Cursor(sid, last.seq, last.offset, last.crc)
+                if status_of(last) is not None:
                     return
-                if len(page) >= PAGE:  # else there is most likely no more, and to wait for it is to find out
+                if tail is not None or len(page) >= PAGE:  # else there is most likely no more, and `wait` finds it out
                     continue
-            if always and reading is not None:
-                await reading()
-            if not await log.wait(after, look):
-                if not always and reading is not None:
-                    await reading()
-                state = await log.state(sid)
-                if not state.held and not state.sealed:
-                    await orphaned(state)
+            if tail is None:
+                if before is not None:
+                    await before()
+                if await log.wait(after, look):
+                    continue
+            if vain is not None:
+                await vain()
+            state = await log.state(sid)
+            if state.sealed:
+                if tail is not None:
+                    return
+            elif not state.held:
+                await orphaned(state)
     except LogError as exc:
         raise SourceFailed("log", str(exc), retryable=True) from exc
 
