@@ -202,8 +202,9 @@ class StreamGuard:
         if not state.held and not state.sealed:
             await self.lost(state)
 
-    def pages(self, after: Cursor) -> AsyncGenerator[Page, None]:
-        """The frames behind a cursor, to the stream's end; while they are read the stream is known to be read."""
+    def pages(self, after: Cursor, *, rows: bool = False) -> AsyncGenerator[Page, None]:
+        """The frames behind a cursor, to the stream's end; while they are read the stream is known to be read. With
+        `rows` they may be tuples of a frame's fields."""
         run = self.runs.get(after.sid)  # which has been told of its reader, if it runs here
         told = -math.inf
 
@@ -214,7 +215,7 @@ class StreamGuard:
                 told = now
                 await self._here(after.sid)
 
-        return stored(self.log, after, self.lost, reading=reading, always=run is None)
+        return stored(self.log, after, self.lost, reading=reading, always=run is None, rows=rows)
 
     async def lost(self, state: StreamState) -> None:
         """Go on with a stream that nobody generates, or give it an end: it is never left without one.

@@ -35,7 +35,7 @@ from streamguard.core.exchange import (
     problem,
     terms,
 )
-from streamguard.core.frame import row_of, status_of
+from streamguard.core.frame import status_of
 from streamguard.core.guard import CompletionGuard
 from streamguard.core.wire import Wire
 from streamguard.log.base import (
@@ -211,7 +211,7 @@ class Reading:
     def _driver(
         self, cursor: Cursor, stage: ReplayStage, sink: _Sink, started: Run | None, agreed: Terms
     ) -> DirectDriver[bytes]:
-        pages = self.guard.pages(cursor)
+        pages = self.guard.pages(cursor, rows=True)
         if started is not None and self.options.timing.peek:  # else the headers have left before the first page
             pages = _peeked(pages, started, sink)
         return DirectDriver(
@@ -266,9 +266,8 @@ class Reading:
         before = state.first
         async for page in self.guard.pages(state.first):
             for frame in page:
-                if status_of(frame) is None:
-                    row = frame if isinstance(frame, tuple) else row_of(frame)
-                    before = Cursor(cursor.sid, *row[:3])
+                if frame.status is None:
+                    before = Cursor(cursor.sid, frame.seq, frame.offset, frame.crc)
         await self.read(state.info, before)
 
 

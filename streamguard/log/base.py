@@ -34,7 +34,7 @@ import attrs
 
 from streamguard.core.cursor import Cursor
 from streamguard.core.errors import StreamGuardError
-from streamguard.core.frame import Frame, Row
+from streamguard.core.frame import Frame, Row, TextFields
 
 __all__ = [
     "MAX_SIGNALS",
@@ -57,9 +57,11 @@ __all__ = [
     "StreamSealed",
     "StreamState",
     "Tail",
+    "TextAppend",
     "UnknownStream",
     "follow",
     "tail_of",
+    "text_append",
 ]
 
 PAGE: Final = 512  # frames of one `read`, by default
@@ -362,3 +364,13 @@ def follow(log: StreamLog, after: Cursor) -> Tail | None:
     """
     method: Callable[[Cursor], Tail | None] | None = getattr(log, "follow", None)
     return None if method is None else method(after)
+
+
+TextAppend = Callable[[Lease, Cursor, TextFields], "Cursor | None"]
+"""`append` of one frame of text, done at once; None for whatever is not the plain case, in which nothing was done."""
+
+
+def text_append(log: StreamLog) -> TextAppend | None:
+    """A shorter way to append a text, where the log has one: a log may have a method `text_append()` for it."""
+    method: Callable[[], TextAppend | None] | None = getattr(log, "text_append", None)
+    return None if method is None else method()

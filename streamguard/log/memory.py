@@ -27,7 +27,7 @@ import attrs
 
 from streamguard.core.arguments import require, require_callable, require_whole_number
 from streamguard.core.cursor import Cursor, cursor_zero
-from streamguard.core.frame import Frame, row_of
+from streamguard.core.frame import Frame, TextFields, row_of
 from streamguard.log.base import (
     MAX_SIGNALS,
     PAGE,
@@ -44,6 +44,7 @@ from streamguard.log.base import (
     StreamSealed,
     StreamState,
     Tail,
+    TextAppend,
     UnknownStream,
     tail_of,
 )
@@ -54,6 +55,8 @@ __all__ = ["MemoryLog"]
 
 _KEPT: Final = 7 / 8  # of `Retention.max_bytes`, after trimming: so that not every further append has to trim
 _RELEASES_KEY: Final = ("failed", "cancelled")  # who ended so may ask again under the same idempotency key
+
+_new: Final = tuple.__new__  # what a NamedTuple's own does, after a call of a Python function
 
 _Key = TypeVar("_Key", bound=Hashable)
 
@@ -156,13 +159,40 @@ class MemoryLog:
             stream.checkpoint = Checkpointed(tail, checkpoint)
         if tail[4] is not None:
             self._seal(stream, now)
-        if stream.bytes > self._max_stream_bytes:
-            self.bytes -= stream.trim(int(self._max_stream_bytes * _KEPT))
-        if self.bytes > self._max_bytes:
-            self._forget_sealed(stream)
+        if stream.bytes > self._max_stream_bytes or self.bytes > self._max_bytes:
+            self._bound(stream)
         if stream.readers and frames:
             wake(stream.readers)
         return tail
+
+    def _append_text(self, lease: Lease, after: Cursor, fields: TextFields) -> Cursor | None:
+        """See `log.base.TextAppend`: `append`, without its cases."""
+        stream = self._streams.get(lease.sid)
+        if stream is None or lease.epoch != stream.epoch:
+            return None
+        tail = stream.tail
+        seq, offset, crc, data = fields
+        size = len(data)
+        if after is not tail or tail[4] is not None or seq != tail[1] + 1 or offset != tail[2] + size:
+            return None
+        if stream.readers:
+            self._waits.check()
+        size += FRAME_COST
+        stream.rows.append(fields)
+        stream.tail = tail = _new(Cursor, (tail[0], seq, offset, crc, None))
+        stream.bytes += size
+        self.bytes += size
+        stream.appended = now = self._clock()
+        stream.lease_end = now + lease.ttl
+        if stream.bytes > self._max_stream_bytes or self.bytes > self._max_bytes:
+            self._bound(stream)
+        if stream.readers:
+            wake(stream.readers)
+        return tail
+
+    def text_append(self) -> TextAppend | None:
+        """See `log.base.text_append`. None where a subclass appends in a way of its own."""
+        return self._append_text if type(self).append is MemoryLog.append else None
 
     async def renew(self, lease: Lease) -> None:
         stream = self._held_by(lease)
@@ -318,6 +348,13 @@ class MemoryLog:
             self._forget(next(iter(self._sealed.values())))
         if self.bytes >= self._max_bytes:
             raise LogUnavailable(f"full: running streams hold {self.bytes} bytes, and max_bytes is {self._max_bytes}")
+
+    def _bound(self, stream: KeptStream) -> None:
+        """Keep to the limits, after an append to `stream`."""
+        if stream.bytes > self._max_stream_bytes:
+            self.bytes -= stream.trim(int(self._max_stream_bytes * _KEPT))
+        if self.bytes > self._max_bytes:
+            self._forget_sealed(stream)
 
     def _forget_sealed(self, but: KeptStream) -> None:
         """Until the bytes fit; never the one that was appended to just now, which its readers have not seen yet."""

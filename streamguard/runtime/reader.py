@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from streamguard.core.cursor import Cursor
 from streamguard.core.errors import Failure, SourceFailed
-from streamguard.core.frame import Frame, Row, status_of
+from streamguard.core.frame import Frame, status_of
 from streamguard.core.guard import CompletionGuard
 from streamguard.core.items import Ending
 from streamguard.log.base import PAGE, LogError, StreamLog, StreamState, follow
@@ -22,7 +22,7 @@ __all__ = ["Page", "ReplayStage", "stored"]
 
 _LOOK: Final = 1.0  # seconds without a frame after which a reader looks whether anybody generates the stream
 
-Page = Sequence[Frame | Row]
+Page = Sequence[Any]  # of frames, or of rows, as the log has them
 Orphaned = Callable[[StreamState], Awaitable[None]]
 
 
@@ -34,8 +34,10 @@ async def stored(
     look: float = _LOOK,
     reading: Callable[[], Awaitable[None]] | None = None,
     always: bool = True,
+    rows: bool = False,
 ) -> AsyncGenerator[Page, None]:
-    """The frames of a stream behind `after`, in pages, up to its terminal; as rows where the log has them at hand.
+    """The frames of a stream behind `after`, in pages, up to its terminal; as `rows`, if so wanted, where the log has
+    them at hand.
 
     `orphaned` is called when nobody generates it any more: it takes the stream over, or seals it. `reading` is called
     while somebody waits for frames: before each wait, or unless `always` after each that was in vain. Raises
@@ -44,7 +46,7 @@ async def stored(
     sid = after.sid
     before, vain = (reading, None) if always else (None, reading)
     try:
-        tail = follow(log, after)
+        tail = follow(log, after) if rows else None
         while True:
             page: Page
             if tail is None:
