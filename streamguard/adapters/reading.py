@@ -35,7 +35,7 @@ from streamguard.core.exchange import (
     problem,
     terms,
 )
-from streamguard.core.frame import status_of
+from streamguard.core.frame import Frame, status_of
 from streamguard.core.guard import CompletionGuard
 from streamguard.core.wire import Wire
 from streamguard.log.base import (
@@ -227,7 +227,8 @@ class Reading:
     def _look(self, page: Any) -> None:
         """At the first text of a stream that began here, as its frame has it: which is what the source yielded, unless
         its flush policy cut that in two."""
-        look_at_first(said(self.options.dialect.reader(), page[0].name, page[0].data))
+        first = Frame(*page[0]) if isinstance(page[0], tuple) else page[0]
+        look_at_first(said(self.options.dialect.reader(), first.name, first.data))
 
     def _headers(
         self, info: StreamInfo, zero: Cursor | None, reader: str | None, more: list[tuple[str, str]]

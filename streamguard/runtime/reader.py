@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from streamguard.core.cursor import Cursor
 from streamguard.core.errors import Failure, SourceFailed
-from streamguard.core.frame import Frame, status_of
+from streamguard.core.frame import status_of
 from streamguard.core.guard import CompletionGuard
 from streamguard.core.items import Ending
 from streamguard.log.base import PAGE, LogError, StreamLog, StreamState, follow
@@ -48,21 +48,18 @@ async def stored(
     try:
         tail = follow(log, after) if rows else None
         while True:
-            page: Page
-            if tail is None:
-                page = await log.read(after)
-            else:
-                if before is not None:
-                    await before()
-                page = await tail.next(look)
+            if tail is not None and before is not None:
+                await before()
+            page: Page = await log.read(after) if tail is None else await tail.next(look)
             if page:
                 yield page
                 last = page[-1]
-                if isinstance(last, Frame):
-                    after = Cursor(sid, last.seq, last.offset, last.crc)
                 if status_of(last) is not None:
                     return
-                if tail is not None or len(page) >= PAGE:  # else there is most likely no more, and `wait` finds it out
+                if tail is not None:
+                    continue
+                after = Cursor(sid, last.seq, last.offset, last.crc)
+                if len(page) >= PAGE:  # else there is most likely no more, and to wait for it is to find out
                     continue
             if tail is None:
                 if before is not None:
@@ -72,11 +69,10 @@ async def stored(
             if vain is not None:
                 await vain()
             state = await log.state(sid)
-            if state.sealed:
-                if tail is not None:
-                    return
-            elif not state.held:
+            if not state.held and not state.sealed:
                 await orphaned(state)
+            elif state.sealed and tail is not None:  # which waits for nothing there
+                return
     except LogError as exc:
         raise SourceFailed("log", str(exc), retryable=True) from exc
 
