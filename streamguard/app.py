@@ -16,7 +16,6 @@ import inspect
 import logging
 import math
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
-from contextlib import aclosing
 from typing import Any, Final, Literal
 
 import anyio
@@ -26,7 +25,6 @@ from streamguard.core.cursor import Cursor, new_sid
 from streamguard.core.dialect import Dialect, dialect_named
 from streamguard.core.errors import Failure
 from streamguard.core.flush import FlushPolicy, Immediate
-from streamguard.core.frame import Frame
 from streamguard.core.framing import FramedEncoder
 from streamguard.log import base
 from streamguard.log.base import (
@@ -42,7 +40,7 @@ from streamguard.log.base import (
 )
 from streamguard.observe.hooks import OnEnd
 from streamguard.runtime.producer import Producer, let_go
-from streamguard.runtime.reader import stored
+from streamguard.runtime.reader import Page, stored
 from streamguard.runtime.readers import Readers
 from streamguard.runtime.runs import SIGN, Detach, OnDisconnect, Run, Runs
 from streamguard.runtime.source import TokenSource
@@ -204,8 +202,9 @@ class StreamGuard:
         if not state.held and not state.sealed:
             await self.lost(state)
 
-    async def pages(self, after: Cursor) -> AsyncGenerator[list[Frame], None]:
-        """The frames behind a cursor, to the stream's end; while they are read the stream is known to be read."""
+    def pages(self, after: Cursor, *, rows: bool = False) -> AsyncGenerator[Page, None]:
+        """The frames behind a cursor, to the stream's end; while they are read the stream is known to be read. With
+        `rows` they may be tuples of a frame's fields."""
         run = self.runs.get(after.sid)  # which has been told of its reader, if it runs here
         told = -math.inf
 
@@ -216,10 +215,7 @@ class StreamGuard:
                 told = now
                 await self._here(after.sid)
 
-        frames = stored(self.log, after, self.lost, reading=reading, always=run is None)
-        async with aclosing(frames) as pages:  # else it is closed at some time
-            async for page in pages:
-                yield page
+        return stored(self.log, after, self.lost, reading=reading, always=run is None, rows=rows)
 
     async def lost(self, state: StreamState) -> None:
         """Go on with a stream that nobody generates, or give it an end: it is never left without one.

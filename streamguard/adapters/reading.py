@@ -35,7 +35,7 @@ from streamguard.core.exchange import (
     problem,
     terms,
 )
-from streamguard.core.frame import Frame
+from streamguard.core.frame import Frame, status_of
 from streamguard.core.guard import CompletionGuard
 from streamguard.core.wire import Wire
 from streamguard.log.base import (
@@ -48,7 +48,7 @@ from streamguard.log.base import (
     StreamState,
 )
 from streamguard.runtime.direct import DirectDriver
-from streamguard.runtime.reader import ReplayStage
+from streamguard.runtime.reader import Page, ReplayStage
 from streamguard.runtime.readers import Busy, Reader
 from streamguard.runtime.runs import Run
 from streamguard.runtime.source import TokenSource
@@ -211,9 +211,11 @@ class Reading:
     def _driver(
         self, cursor: Cursor, stage: ReplayStage, sink: _Sink, started: Run | None, agreed: Terms
     ) -> DirectDriver[bytes]:
-        pages = self.guard.pages(cursor)
+        pages = self.guard.pages(cursor, rows=True)
+        if started is not None and self.options.timing.peek:  # else the headers have left before the first page
+            pages = _peeked(pages, started, sink)
         return DirectDriver(
-            TokenSource(pages if started is None else _peeked(pages, started, sink)),  # type: ignore[arg-type]
+            TokenSource(pages),  # type: ignore[arg-type]
             stage,
             sink,
             self.options.timing,
@@ -225,7 +227,8 @@ class Reading:
     def _look(self, page: Any) -> None:
         """At the first text of a stream that began here, as its frame has it: which is what the source yielded, unless
         its flush policy cut that in two."""
-        look_at_first(said(self.options.dialect.reader(), page[0].name, page[0].data))
+        first = Frame(*page[0]) if isinstance(page[0], tuple) else page[0]
+        look_at_first(said(self.options.dialect.reader(), first.name, first.data))
 
     def _headers(
         self, info: StreamInfo, zero: Cursor | None, reader: str | None, more: list[tuple[str, str]]
@@ -269,13 +272,11 @@ class Reading:
         await self.read(state.info, before)
 
 
-async def _peeked(
-    pages: AsyncGenerator[list[Frame], None], run: Run, sink: _Sink
-) -> AsyncGenerator[list[Frame], None]:
+async def _peeked(pages: AsyncGenerator[Page, None], run: Run, sink: _Sink) -> AsyncGenerator[Page, None]:
     """The pages; raises what the source raised before its first item, as long as nothing was sent."""
     async with aclosing(pages):
         async for page in pages:
-            if page[-1].status is not None and not sink.started and not run.producer.items:
+            if status_of(page[-1]) is not None and not sink.started and not run.producer.items:
                 await run.over.wait()
                 if run.producer.exception is not None and not sink.started:
                     raise run.producer.exception

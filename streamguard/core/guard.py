@@ -8,9 +8,12 @@ talked into a second terminal: the table has no key for one.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
 from streamguard.core.cursor import Cursor, cursor_zero
 from streamguard.core.errors import LocalProtocolError, StreamFinished
-from streamguard.core.frame import Frame, TextFields
+from streamguard.core.frame import Frame, Row, TextFields
 from streamguard.core.states import Input, State, step
 from streamguard.core.wire import Wire, WireEncoder, wire_named
 
@@ -73,6 +76,32 @@ class CompletionGuard:
         self.last = fields
         self.bytes += len(written)
         return written
+
+    def admit_all(self, frames: Sequence[Frame | Row]) -> bytes:
+        """The bytes of frames that were stored, one after the other. Raises as `admit` does: then none was written."""
+        before = self.last, self.bytes, self.state, self.status
+        parts: list[bytes] = []
+        append = parts.append
+        try:
+            seq, offset, _, _ = self.last
+            text = self.encoder.text
+            for frame in frames:
+                row: Any = frame
+                if (
+                    type(row) is tuple and len(row) == 4 and row[0] == seq + 1 and row[1] == offset + len(row[3])
+                    and self.state == "open"
+                ):  # as `admit` does, without the call  # fmt: skip
+                    append(text(row))
+                    self.last = row
+                else:
+                    append(self.admit(Frame(*row) if isinstance(row, tuple) else row))
+                seq, offset, _, _ = self.last
+        except BaseException:
+            self.last, self.bytes, self.state, self.status = before
+            raise
+        data = parts[0] if len(parts) == 1 else b"".join(parts)
+        self.bytes = before[1] + len(data)
+        return data
 
     def heartbeat(self, *, blocked: bool = False) -> bytes:
         """A sign of life after the last frame."""

@@ -16,6 +16,7 @@ came in were compared with those that were framed.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from typing import Any
 from zlib import crc32
 
 from streamguard.core.arguments import shown
@@ -110,6 +111,7 @@ class FrameStage:
         require_stage(encoder, FramedEncoder)
         self.encoder = encoder
         self.source = ItemStage(flush)
+        self.text: Callable[[str], Any] = encoder.text  # or `text_fields`, where a text by itself is wanted as a tuple
         # Frames that have a number and were not handed out yet: an item that raises must not take
         # the text that left before it along.
         self._made: list[Frame] = []
@@ -117,11 +119,21 @@ class FrameStage:
     def push(self, item: Item, now: float) -> list[Frame]:
         """The frames that leave as `item` comes. Raises for an item that cannot be sent."""
         if type(item) is str and not self._made and self.encoder.takes_text and item:
-            text = self.source.text(item, now)  # as below, without the lists
+            source = self.source
+            if item.isascii() and not source.intake.torn:
+                source.items += 1  # as `ItemStage.text` does, and `FlushStage.push`, without the calls
+                flush = source.flush
+                if flush.immediate:
+                    flush.left += len(item)
+                    text = item
+                else:
+                    text = flush.push(item, now)
+            else:
+                text = source.text(item, now)
             if not text:
                 return []
             if len(text) * 4 <= self.encoder.max_text:
-                return [self.encoder.text(text)]
+                return [self.text(text)]
             self._made += self.encoder.texts(text)
         elif not self.encoder.takes_text and isinstance(item, (str, bytes)):
             self._made += self.encoder.wire(whole_text(item).encode() if isinstance(item, str) else item)

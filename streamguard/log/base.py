@@ -34,7 +34,7 @@ import attrs
 
 from streamguard.core.cursor import Cursor
 from streamguard.core.errors import StreamGuardError
-from streamguard.core.frame import Frame
+from streamguard.core.frame import Frame, Row, TextFields
 
 __all__ = [
     "MAX_SIGNALS",
@@ -56,8 +56,12 @@ __all__ = [
     "StreamLog",
     "StreamSealed",
     "StreamState",
+    "Tail",
+    "TextAppend",
     "UnknownStream",
+    "follow",
     "tail_of",
+    "text_append",
 ]
 
 PAGE: Final = 512  # frames of one `read`, by default
@@ -241,15 +245,17 @@ def tail_of(after: Cursor, frames: Sequence[Frame]) -> Cursor:
     if not frames:
         return Cursor(sid, seq, offset, crc)
     last = frames[-1]
-    if len(frames) > 1:
-        for frame in frames:
-            seq += 1
-            offset += len(frame.data)
-            if frame.seq != seq or frame.offset != offset or (frame.status is not None and frame is not last):
-                raise ValueError(f"frame {frame.seq} at {frame.offset} (status {frame.status!r}) does not stand there")
-    elif last.seq != seq + 1 or last.offset != offset + len(last.data):
-        raise ValueError(f"frame {last.seq} at {last.offset} does not follow {seq} at {offset}")
+    if last.seq == seq + 1 and last.offset == offset + len(last.data) and len(frames) == 1:  # a token
+        return _new(Cursor, (sid, last.seq, last.offset, last.crc, last.status))
+    for frame in frames:
+        seq += 1
+        offset += len(frame.data)
+        if frame.seq != seq or frame.offset != offset or (frame.status is not None and frame is not last):
+            raise ValueError(f"frame {frame.seq} at {frame.offset} (status {frame.status!r}) does not stand there")
     return Cursor(sid, last.seq, last.offset, last.crc, last.status)
+
+
+_new: Final = tuple.__new__  # what a NamedTuple's own does, after a call of a Python function
 
 
 @runtime_checkable
@@ -340,3 +346,31 @@ class StreamLog(Protocol):
     async def aclose(self) -> None:
         """Let go of files and connections. Stored streams stay."""
         ...
+
+
+class Tail(Protocol):
+    """A reader at the tail of a stream, for a log that has its frames at hand."""
+
+    async def next(self, seconds: float) -> list[Row]:
+        """The frames behind those that it has given, in order, as rows; PAGE of them at most. Waits up to `seconds` for
+        the first; empty once they have passed, and at the end of a sealed stream. Raises as `read` does."""
+        ...
+
+
+def follow(log: StreamLog, after: Cursor) -> Tail | None:
+    """A reader from `after` on, where the log has a shorter way than to read and to wait; else None.
+
+    A log may have a method `follow(after)` for it. Raises as `read` does.
+    """
+    method: Callable[[Cursor], Tail | None] | None = getattr(log, "follow", None)
+    return None if method is None else method(after)
+
+
+TextAppend = Callable[[Lease, Cursor, TextFields], "Cursor | None"]
+"""`append` of one frame of text, done at once; None for whatever is not the plain case, in which nothing was done."""
+
+
+def text_append(log: StreamLog) -> TextAppend | None:
+    """A shorter way to append a text, where the log has one: a log may have a method `text_append()` for it."""
+    method: Callable[[], TextAppend | None] | None = getattr(log, "text_append", None)
+    return None if method is None else method()

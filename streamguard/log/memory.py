@@ -27,7 +27,7 @@ import attrs
 
 from streamguard.core.arguments import require, require_callable, require_whole_number
 from streamguard.core.cursor import Cursor, cursor_zero
-from streamguard.core.frame import Frame
+from streamguard.core.frame import Frame, TextFields, row_of
 from streamguard.log.base import (
     MAX_SIGNALS,
     PAGE,
@@ -43,16 +43,20 @@ from streamguard.log.base import (
     StreamInfo,
     StreamSealed,
     StreamState,
+    Tail,
+    TextAppend,
     UnknownStream,
     tail_of,
 )
-from streamguard.log.kept import KeptStream, cost
+from streamguard.log.kept import FRAME_COST, KeptStream, KeptTail, cost
 from streamguard.log.waits import Waits, wake
 
 __all__ = ["MemoryLog"]
 
 _KEPT: Final = 7 / 8  # of `Retention.max_bytes`, after trimming: so that not every further append has to trim
 _RELEASES_KEY: Final = ("failed", "cancelled")  # who ended so may ask again under the same idempotency key
+
+_new: Final = tuple.__new__  # what a NamedTuple's own does, after a call of a Python function
 
 _Key = TypeVar("_Key", bound=Hashable)
 
@@ -122,10 +126,12 @@ class MemoryLog:
     async def append(
         self, lease: Lease, after: Cursor, frames: Sequence[Frame], *, checkpoint: bytes | None = None
     ) -> Cursor:
-        stream = self._held_by(lease)
+        stream = self._streams.get(lease.sid)
+        if stream is None or lease.epoch != stream.epoch:
+            stream = self._held_by(lease)  # raises
         now = self._clock()
         tail = stream.tail
-        if after != tail or tail[4] is not None:
+        if (after is not tail and after != tail) or tail[4] is not None:
             stream.require_stored(after, frames)
             stream.lease_end = now + lease.ttl
             return tail
@@ -134,9 +140,16 @@ class MemoryLog:
             self._waits.check()  # before anything is stored
         if frames:
             size = 0
+            rows = stream.rows
             for frame in frames:
-                size += cost(frame)
-            stream.frames += frames
+                if frame.name is None and frame.status is None and frame.extra is None:  # as below, without the calls
+                    data = frame.data
+                    rows.append((frame.seq, frame.offset, frame.crc, data))
+                    size += FRAME_COST + len(data)
+                else:
+                    row = row_of(frame)
+                    rows.append(row)
+                    size += cost(row)
             stream.tail = tail
             stream.bytes += size
             stream.appended = now
@@ -146,13 +159,40 @@ class MemoryLog:
             stream.checkpoint = Checkpointed(tail, checkpoint)
         if tail[4] is not None:
             self._seal(stream, now)
-        if stream.bytes > self._max_stream_bytes:
-            self.bytes -= stream.trim(int(self._max_stream_bytes * _KEPT))
-        if self.bytes > self._max_bytes:
-            self._forget_sealed(stream)
+        if stream.bytes > self._max_stream_bytes or self.bytes > self._max_bytes:
+            self._bound(stream)
         if stream.readers and frames:
             wake(stream.readers)
         return tail
+
+    def _append_text(self, lease: Lease, after: Cursor, fields: TextFields) -> Cursor | None:
+        """See `log.base.TextAppend`: `append`, without its cases."""
+        stream = self._streams.get(lease.sid)
+        if stream is None or lease.epoch != stream.epoch:
+            return None
+        tail = stream.tail
+        seq, offset, crc, data = fields
+        size = len(data)
+        if after is not tail or tail[4] is not None or seq != tail[1] + 1 or offset != tail[2] + size:
+            return None
+        if stream.readers:
+            self._waits.check()
+        size += FRAME_COST
+        stream.rows.append(fields)
+        stream.tail = tail = _new(Cursor, (tail[0], seq, offset, crc, None))
+        stream.bytes += size
+        self.bytes += size
+        stream.appended = now = self._clock()
+        stream.lease_end = now + lease.ttl
+        if stream.bytes > self._max_stream_bytes or self.bytes > self._max_bytes:
+            self._bound(stream)
+        if stream.readers:
+            wake(stream.readers)
+        return tail
+
+    def text_append(self) -> TextAppend | None:
+        """See `log.base.text_append`. None where a subclass appends in a way of its own."""
+        return self._append_text if type(self).append is MemoryLog.append else None
 
     async def renew(self, lease: Lease) -> None:
         stream = self._held_by(lease)
@@ -189,7 +229,7 @@ class MemoryLog:
     async def read(self, after: Cursor, *, limit: int = PAGE) -> list[Frame]:
         stream = self._stream(after.sid)
         index = stream.index(after)
-        return stream.frames[index : index + limit]
+        return [Frame(*row) for row in stream.rows[index : index + limit]]
 
     async def wait(self, after: Cursor, timeout: float) -> bool:
         stream = self._streams.get(after.sid)
@@ -197,6 +237,13 @@ class MemoryLog:
             return True
         await self._waits.sleep(stream.readers, timeout)
         return stream.forgotten or stream.moved(after)
+
+    def follow(self, after: Cursor) -> Tail | None:
+        """See `log.base.follow`. None where a subclass reads or waits in a way of its own."""
+        own = type(self)
+        if own.read is not MemoryLog.read or own.wait is not MemoryLog.wait:
+            return None
+        return KeptTail(self._stream(after.sid), after, self._waits)
 
     async def state(self, sid: str) -> StreamState:
         stream = self._stream(sid)
@@ -301,6 +348,13 @@ class MemoryLog:
             self._forget(next(iter(self._sealed.values())))
         if self.bytes >= self._max_bytes:
             raise LogUnavailable(f"full: running streams hold {self.bytes} bytes, and max_bytes is {self._max_bytes}")
+
+    def _bound(self, stream: KeptStream) -> None:
+        """Keep to the limits, after an append to `stream`."""
+        if stream.bytes > self._max_stream_bytes:
+            self.bytes -= stream.trim(int(self._max_stream_bytes * _KEPT))
+        if self.bytes > self._max_bytes:
+            self._forget_sealed(stream)
 
     def _forget_sealed(self, but: KeptStream) -> None:
         """Until the bytes fit; never the one that was appended to just now, which its readers have not seen yet."""

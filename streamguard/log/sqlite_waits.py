@@ -62,7 +62,7 @@ class _Sleeper:
 
     loop: Loop
     over: bool = attrs.field(default=False, init=False)
-    _wakers: Wakers = attrs.field(factory=list, init=False)
+    _wakers: Wakers = attrs.field(factory=Wakers, init=False)
 
     async def sleep(self, seconds: float) -> None:
         """Until `wake`, or so long. Nothing happens on this loop between the look and the waker in the list."""

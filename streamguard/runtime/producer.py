@@ -28,7 +28,7 @@ from streamguard.core.framing import FramedEncoder
 from streamguard.core.items import Checkpoint, Item
 from streamguard.core.jsontext import dumps
 from streamguard.log import base
-from streamguard.log.base import Lease, LogError, LogUnavailable, StreamLog, StreamSealed
+from streamguard.log.base import Lease, LogError, LogUnavailable, StreamLog, StreamSealed, text_append
 from streamguard.observe.hooks import OnEnd, Outcome
 from streamguard.runtime.direct import DirectDriver
 from streamguard.runtime.lists import FrameLists
@@ -51,10 +51,13 @@ class Mark:
 
 
 class LoggedStage(FrameLists):
-    """items -> flush -> encode, for a log: a checkpoint stands as a `Mark` behind the frames before it."""
+    """items -> flush -> encode, for a log: a checkpoint stands as a `Mark` behind the frames before it. With `fields` a
+    text that is all that leaves is a tuple, for a log that takes it so."""
 
-    def __init__(self, policy: FlushPolicy, encoder: FramedEncoder) -> None:
+    def __init__(self, policy: FlushPolicy, encoder: FramedEncoder, *, fields: bool = False) -> None:
         super().__init__(policy, encoder)
+        if fields:
+            self._stage.text = encoder.text_fields
         self._encoder = encoder
         self._frames = self.push
         self.push = self._push
@@ -91,6 +94,7 @@ class LogSink:
         patience: float = 5.0,
     ) -> None:
         self.log = log
+        self._append_text = text_append(log)
         self.lease = lease
         self.tail = tail
         self.renewed = renewed
@@ -98,12 +102,25 @@ class LogSink:
         self._patience = patience
         self._left = anyio.Event()
 
+    @property
+    def takes_fields(self) -> bool:
+        """Whether a text may come as a tuple."""
+        return self._append_text is not None
+
     async def start(self) -> None: ...
 
     async def send(self, data: list[Any]) -> None:
         """Append frames, and the marks among them, each together with the frames before it. Raises what the log does,
         once that is said: to the driver it is no more than a reader's leaving."""
         try:
+            if self._append_text is not None and len(data) == 1 and type(data[0]) is tuple and base.crash is None:
+                asked = self._clock()
+                tail = self._append_text(self.lease, self.tail, data[0])
+                if tail is not None:
+                    self.tail = tail
+                    if asked > self.renewed:
+                        self.renewed = asked
+                    return
             await self._send(data)
         except LogError as exc:
             self.leave(exc)
@@ -113,16 +130,13 @@ class LogSink:
             raise
 
     async def _send(self, data: list[Any]) -> None:
-        if len(data) == 1 and type(data[0]) is Frame:
-            await self._append(data, None)
-            return
         frames: list[Frame] = []
         for part in data:
             if type(part) is Mark:
                 await self._append(frames, part.state)
                 frames = []
             else:
-                frames.append(part)
+                frames.append(Frame(*part) if type(part) is tuple else part)
         if frames:  # none behind a mark, and where a server that goes away has nothing left to say
             await self._append(frames, None)
 
@@ -206,8 +220,9 @@ class Producer:
         self.on_read: Callable[[], None] = _nobody  # called when a reader elsewhere says that it is there
         self._clock = timing.clock
         quiet = attrs.evolve(timing, heartbeat=None, write=None, peek=0.0, linger=0.0)
+        stage = LoggedStage(policy, encoder, fields=self.sink.takes_fields)
         self._driver: DirectDriver[list[Any]] = DirectDriver(
-            source, LoggedStage(policy, encoder), self.sink, quiet, on_end=on_end, request_id=request_id
+            source, stage, self.sink, quiet, on_end=on_end, request_id=request_id
         )
 
     @property

@@ -118,5 +118,7 @@ class LoopTurns(Generic[T]):
             self.source = self._items
         else:
             await anyio.lowlevel.checkpoint()
-            return False
+            if late >= _LONG:
+                return False
+            self.source = self._items  # its steps are short again
         return True

@@ -10,7 +10,7 @@ import attrs
 import pytest
 
 from streamguard.core.cursor import Cursor
-from streamguard.core.frame import Frame
+from streamguard.core.frame import Frame, row_of
 from streamguard.log.base import (
     Checkpointed,
     CursorMisfit,
@@ -137,7 +137,7 @@ class Doubling(MemoryLog):
         before = None if stream is None else stream.tail
         tail = await super().append(lease, after, frames, checkpoint=checkpoint)
         if stream is not None and frames and tail == before:
-            stream.frames += frames
+            stream.rows += map(row_of, frames)
         return tail
 
 
@@ -256,7 +256,7 @@ class Trusting(MemoryLog):
         except CursorMisfit:
             stream = self._streams[after.sid]
             start = after.seq - stream.first.seq
-            return stream.frames[start : start + limit]
+            return [Frame(*row) for row in stream.rows[start : start + limit]]
 
 
 class Patient(MemoryLog):
@@ -521,7 +521,7 @@ class Misnumbering(MemoryLog):
         try:
             return await super().append(lease, after, frames, checkpoint=checkpoint)
         except ValueError:
-            self._streams[lease.sid].frames += frames
+            self._streams[lease.sid].rows += map(row_of, frames)
             return after
 
 
