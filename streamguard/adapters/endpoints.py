@@ -19,6 +19,7 @@ OPTIONS is left to the application: a CORS layer outside of it answers preflight
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import AsyncIterator, Callable
 from typing import Any, Final
 from urllib.parse import parse_qs
@@ -30,6 +31,7 @@ from streamguard.adapters.logged import FORBIDDEN, MIN_SECRET
 from streamguard.adapters.options import AnswerOptions, Options
 from streamguard.adapters.reading import NOT_HERE, ROOT, Reading, unavailable, why_not
 from streamguard.adapters.seal import ASGIApp, Message, Receive, Scope, SealMiddleware, Send
+from streamguard.adapters.workers import declared_workers
 from streamguard.app import Action, StreamGuard
 from streamguard.core.cursor import Cursor, cursor_zero
 from streamguard.core.errors import CursorError, SourceFailed
@@ -37,6 +39,8 @@ from streamguard.core.exchange import NO_STORE, Refusal, RequestFacts, cannot_re
 from streamguard.log.base import LogError, LogUnavailable, StreamState, UnknownStream
 
 __all__ = ["CORS_EXPOSED", "CORS_HEADERS", "Endpoints", "RootedSeal"]
+
+logger = logging.getLogger("streamguard")
 
 CORS_HEADERS: Final = (
     "Streamguard",
@@ -56,6 +60,10 @@ _MAX_BODY: Final = 4096  # bytes of a POST, which are a hundred
 _NAMELESS: Final = problem(400, "no_stream", "name the stream: Last-Event-ID, Streamguard-Stream or ?name=")
 _UNKNOWN: Final = problem(404, "unknown_stream", NOT_HERE)
 _MISFIT: Final = problem(409, "misfit", "the cursor is not one of this stream's, or was not sent to this reader")
+_NOT_SHARED: Final = (
+    "%s keeps streams in one process, and this server was started with %d workers: a reader that comes back to another "
+    "worker is refused (404 unknown_stream). Use SQLiteLog or RedisLog, or one worker"
+)
 _NOT_HERE: Final = problem(409, "not_here", "this process does not serve that reader")
 
 
@@ -129,6 +137,9 @@ class Endpoints:
         self.options = AnswerOptions.of(None, named)
         self._request_of = request_of
         guard.path = path
+        workers = declared_workers()
+        if workers > 1 and not getattr(guard.log, "shared", True):
+            logger.warning(_NOT_SHARED, type(guard.log).__name__, workers)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":

@@ -67,6 +67,9 @@ class MemoryLog:
     Raises TypeError and ValueError for arguments of the wrong kind or below 1.
     """
 
+    shared = False
+    """No other process sees its streams."""
+
     def __init__(
         self,
         retention: Retention | None = None,
