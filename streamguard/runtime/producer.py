@@ -101,6 +101,7 @@ class LogSink:
         self._clock = clock
         self._patience = patience
         self._left = anyio.Event()
+        self.taken: Callable[[], None] = _nobody  # called after each append that was acknowledged
 
     @property
     def takes_fields(self) -> bool:
@@ -122,6 +123,7 @@ class LogSink:
                         self.renewed = asked
                     return
             await self._send(data)
+            self.taken()
         except LogError as exc:
             self.leave(exc)
             raise

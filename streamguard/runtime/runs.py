@@ -81,7 +81,10 @@ class Run:
         self._readers = 0
         self._changed = anyio.Event()
         self._present = -math.inf  # until when somebody is taken to read it at another process
+        self._last = math.inf  # of its items, while nobody reads
         producer.on_read = self.seen
+        if policy.items is not None:
+            producer.sink.taken = self._count
 
     @property
     def sid(self) -> str:
@@ -122,10 +125,12 @@ class Run:
                 with anyio.move_on_after(self._present - anyio.current_time()):
                     await self._changed.wait()
                 continue
-            had = self.producer.items
+            if self.policy.items is not None:
+                self._last = self.producer.items + self.policy.items
             with anyio.move_on_after(self.policy.grace):
-                while not self._read() and not self._enough(had):
+                while not self._read() and self.producer.items < self._last:
                     await self._woken()
+            self._last = math.inf
             if not self._read():
                 self.producer.cancel(LEFT)
                 return
@@ -133,9 +138,10 @@ class Run:
     def _read(self) -> bool:
         return self._readers > 0 or anyio.current_time() < self._present
 
-    def _enough(self, had: int) -> bool:
-        items = self.policy.items
-        return items is not None and self.producer.items - had >= items
+    def _count(self) -> None:
+        """End with the last item that may be: here, since a quick source makes many more before another task runs."""
+        if self.producer.items >= self._last:
+            self.producer.cancel(LEFT)
 
     async def _woken(self) -> None:
         self._changed = anyio.Event()

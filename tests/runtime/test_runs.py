@@ -59,6 +59,15 @@ async def test_a_run_that_may_read_on_stops_after_so_many_items() -> None:
     assert (status, script.steps - had) == ("cancelled", 10)
 
 
+async def test_and_not_after_more_of_them_however_quick_they_come() -> None:
+    script = Script("a", 5.0, *["b"] * 100_000)
+    _, run, log = await started(ReadOn(items=10), script)
+    await anyio.sleep(1.0)
+    run.leave()
+    assert (await end_of(run, log))[1] == "cancelled"
+    assert (await text_in(log))[0] == ['"a"'] + ['"b"'] * 10
+
+
 async def test_a_run_that_has_a_reader_goes_to_its_end() -> None:
     for policy in (Cancel(), Detach(1.0), ReadOn(items=1)):
         _, run, log = await started(policy, slowly(50))
