@@ -6,9 +6,10 @@ is what the contract asks of a store. Frames are handed out as they were appende
 do not change them.
 
 Bounded in three ways. `max_streams` and `max_bytes` are for all streams together; whoever needs room first forgets
-sealed streams, the one that ended first before the others, then nothing: `create` raises LogUnavailable rather than
-harm a running stream. A running one may go on above `max_bytes`, up to `Retention.max_bytes` each. Ages are
-`Retention`'s, and are enforced when `sweep` is called. Bytes are those that Python needs (`kept.cost`).
+sealed streams, those of its own principal before all others, of these the one that ended first, then nothing: `create`
+raises LogUnavailable rather than harm a running stream. A running one may go on above `max_bytes`, up to
+`Retention.max_bytes` each. Ages are `Retention`'s, and are enforced when `sweep` is called. Bytes are those that Python
+needs (`kept.cost`).
 
 For one event loop at a time: loops may use it one after the other. Two threads at once may not; while somebody
 waits, a call that changes something from another thread than theirs raises RuntimeError, and nothing is changed.
@@ -93,6 +94,7 @@ class MemoryLog:
         self._streams: dict[str, KeptStream] = {}
         # In the order in which they ended. A plain dict would be slow to find its first, once many before it are gone.
         self._sealed: OrderedDict[str, KeptStream] = OrderedDict()
+        self._sealed_of: dict[str | None, dict[str, KeptStream]] = {}  # the same, of each principal
         self._keys: dict[str, KeptStream] = {}
         self._names: dict[tuple[str, str | None], dict[str, KeptStream]] = {}  # each in the order of creation
         self._principals: dict[str, dict[str, KeptStream]] = {}
@@ -112,7 +114,7 @@ class MemoryLog:
             holder = self._keys.get(info.key)
         if holder is not None:
             raise StreamExists(holder.info)
-        self._make_room()
+        self._make_room(info.principal)
         if info.options:  # the caller's own mapping, which may change
             info = attrs.evolve(info, options=copy.deepcopy(dict(info.options)))
         now = self._clock()
@@ -337,18 +339,17 @@ class MemoryLog:
     def _seal(self, stream: KeptStream, now: float) -> None:
         stream.ended = now
         self._sealed[stream.info.sid] = stream
+        self._sealed_of.setdefault(stream.info.principal, OrderedDict())[stream.info.sid] = stream
         key = stream.info.key
         if key is not None and stream.tail.status in _RELEASES_KEY:
             self._keys.pop(key, None)
 
-    def _make_room(self) -> None:
-        """For one stream more. Raises LogUnavailable if only running ones are left to be forgotten."""
-        while self._sealed and len(self._streams) >= self._max_streams:
-            self._forget(next(iter(self._sealed.values())))
+    def _make_room(self, principal: str | None) -> None:
+        """For one stream more of a principal's. Raises LogUnavailable if only running ones are left to be forgotten."""
+        while self._sealed and (len(self._streams) >= self._max_streams or self.bytes >= self._max_bytes):
+            self._forget_first(principal)
         if len(self._streams) >= self._max_streams:
             raise LogUnavailable(f"full: {len(self._streams)} streams are running, and max_streams is no more")
-        while self._sealed and self.bytes >= self._max_bytes:
-            self._forget(next(iter(self._sealed.values())))
         if self.bytes >= self._max_bytes:
             raise LogUnavailable(f"full: running streams hold {self.bytes} bytes, and max_bytes is {self._max_bytes}")
 
@@ -361,16 +362,24 @@ class MemoryLog:
 
     def _forget_sealed(self, but: KeptStream) -> None:
         """Until the bytes fit; never the one that was appended to just now, which its readers have not seen yet."""
-        while self.bytes > self._max_bytes:
-            oldest = next((stream for stream in self._sealed.values() if stream is not but), None)
-            if oldest is None:
-                break
-            self._forget(oldest)
+        while self.bytes > self._max_bytes and self._forget_first(but.info.principal, but):
+            pass
+
+    def _forget_first(self, principal: str | None, but: KeptStream | None = None) -> bool:
+        """Forget one sealed stream; whether there was one. Who needs room pays for it: else a flood of one principal's
+        streams would drive out those of all others."""
+        for streams in (self._sealed_of.get(principal, {}), self._sealed):
+            oldest = next((stream for stream in streams.values() if stream is not but), None)
+            if oldest is not None:
+                self._forget(oldest)
+                return True
+        return False
 
     def _forget(self, stream: KeptStream) -> None:
         info = stream.info
         del self._streams[info.sid]
-        self._sealed.pop(info.sid, None)
+        if self._sealed.pop(info.sid, None) is not None:
+            _leave(self._sealed_of, info.principal, info.sid)
         if info.key is not None and self._keys.get(info.key) is stream:
             del self._keys[info.key]
         if info.name is not None:

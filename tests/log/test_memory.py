@@ -80,6 +80,21 @@ async def test_sealed_streams_make_room_in_the_order_in_which_they_ended() -> No
     assert log.streams == 3
 
 
+@pytest.mark.parametrize("bound", [{"max_streams": 4}, {"max_bytes": 4 * 30_000 - 1}], ids=["streams", "bytes"])
+async def test_who_needs_room_pays_with_its_own_ended_streams_before_all_others(bound: dict[str, Any]) -> None:
+    log = MemoryLog(**bound)
+    anns = [await ended(log, b"x" * 30_000, principal="ann") for _ in range(2)]
+    bobs = [await ended(log, b"x" * 30_000, principal="bob") for _ in range(5)]
+    assert await kept(log, *anns) == [True, True]
+    assert await kept(log, *bobs[:3], bobs[-1]) == [False, False, False, True]
+    await ended(log, b"x" * 30_000, principal="eve")  # who has none: then the one that ended first
+    assert await kept(log, *anns) == [False, True]
+    await log.purge(principal="bob")
+    await log.purge(principal="ann")
+    await log.purge(principal="eve")
+    assert (log.bytes, log.streams, log._sealed_of) == (0, 0, {})
+
+
 async def test_running_streams_are_never_forgotten_for_a_new_one() -> None:
     log = MemoryLog(max_streams=2)
     streams = [await start(log), await start(log)]
