@@ -54,6 +54,8 @@ class LoggedStage(FrameLists):
     """items -> flush -> encode, for a log: a checkpoint stands as a `Mark` behind the frames before it. With `fields` a
     text that is all that leaves is a tuple, for a log that takes it so."""
 
+    part = "producer"
+
     def __init__(self, policy: FlushPolicy, encoder: FramedEncoder, *, fields: bool = False) -> None:
         super().__init__(policy, encoder)
         if fields:

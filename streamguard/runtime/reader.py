@@ -81,6 +81,7 @@ class ReplayStage:
     """Pages of frames -> bytes of one connection, behind `at`; `resume` is the address to come back to."""
 
     timed = False
+    part = "reader"
 
     def __init__(self, guard: CompletionGuard, at: Cursor, *, own_ids: bool, resume: str | None) -> None:
         self.guard = guard

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from contextlib import ExitStack, suppress
 
 import httpx
@@ -37,6 +38,7 @@ def test_each_of_several_readers_gets_all_frames(readers: int) -> None:
 
 
 def test_a_reader_that_stalls_ends_as_slow_and_the_others_are_whole(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "streamguard")
     count, text = 400, "x" * 20_000  # far more than sockets and transports hold
     site = Site(*[text] * count, timing=Timing(write=0.3, linger=0.05))
     with serving(site.app) as server, server.connect(receive_buffer=4096) as stalled:
@@ -52,8 +54,9 @@ def test_a_reader_that_stalls_ends_as_slow_and_the_others_are_whole(caplog: pyte
         assert b".complete" not in stalled.received
         found = exchange(server.connect(), path="/streams", streamguard_stream=sid, **OURS)
     assert found.verdict is Verdict.COMPLETE  # the stream is none the worse for it
-    (line,) = [record.getMessage() for record in caplog.records if record.name == "streamguard"]
-    assert "ended as slow" in line
+    (line,) = [line for line in caplog.messages if "goes on: " in line]
+    assert "goes on: a reader is not served any more" in line
+    assert "slow: the reader took nothing for too long" in line
     assert site.source.starts == 1
 
 
