@@ -208,7 +208,8 @@ def served_per_token(run: Run) -> Result:
                     both = [(mine.later(), other.later()) for _ in range(LATER)]
                     later = statistics.median(ours - theirs for ours, theirs in both)
                     shown = shown and later <= MOST_LATER
-                    times.append((f"{http}, {loop}", *map(statistics.median, zip(*both, strict=True)), later, MOST_LATER))
+                    middle = map(statistics.median, zip(*both, strict=True))
+                    times.append((f"{http}, {loop}", *middle, later, MOST_LATER))
             shown = shown and found.median <= most
             spread = f"{found.low:.3f} to {found.high:.3f}"
             row = (f"{http}, {loop}", way, found.subject, found.reference, found.median, spread, most)
