@@ -62,6 +62,7 @@ __all__ = [
     "answer_whole",
     "encode_headers",
     "merged_headers",
+    "refuse",
     "refuse_early",
     "request_facts",
     "send_refusal",
@@ -184,7 +185,7 @@ class GuardedAnswer:
         try:
             refused = self._refused(scope, receive, send, facts)
             if refused is not None:
-                await send_refusal(refused, scope, send)
+                await refuse(refused, scope, receive, send, self.options.timing.linger)
                 return
             if facts.method == "HEAD":
                 await self._head(scope, receive, send, facts)
@@ -336,6 +337,15 @@ async def send_refusal(refused: Refusal, scope: Scope, send: Send) -> None:
         mark_aborted(scope)
         return
     await send({"type": "http.response.body", "body": refused.body, "more_body": False})
+
+
+async def refuse(refused: Refusal, scope: Scope, receive: Receive, send: Send, linger: float) -> None:
+    """Send an answer that is no stream. Where an abort follows, its reader has `linger` seconds to part before that:
+    Chromium drops what it has of a body when it learns of the abort close behind it, and asks again."""
+    await send_refusal(refused, scope, send)
+    if refused.abort:
+        with anyio.move_on_after(linger):
+            await AsgiSink(scope, receive, send, refused.status, ()).gone()
 
 
 @functools.cache

@@ -11,10 +11,9 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable
 from contextlib import aclosing
 from typing import Any, Final
 
-import anyio
 import attrs
 
-from streamguard.adapters.asgi import AsgiSink, Ended, answer_whole, merged_headers, request_facts, send_refusal
+from streamguard.adapters.asgi import AsgiSink, Ended, answer_whole, merged_headers, refuse, request_facts
 from streamguard.adapters.first import look_at_first
 from streamguard.adapters.options import AnswerOptions
 from streamguard.adapters.seal import Receive, Scope, Send
@@ -98,11 +97,7 @@ class Reading:
         self.facts = request_facts(scope)
 
     async def refuse(self, refused: Refusal) -> None:
-        await send_refusal(refused, self.scope, self.send)
-        if refused.abort:
-            with anyio.move_on_after(self.options.timing.linger):
-                # Chromium drops what it has of a body when it learns of the abort close behind it, and asks again.
-                await _Sink(self.scope, self.receive, self.send, refused.status, ()).gone()
+        await refuse(refused, self.scope, self.receive, self.send, self.options.timing.linger)
 
     async def resume(self, cursor: Cursor, principal: str, fingerprint: Fingerprint | None = None) -> None:
         """Answer a request that bears a cursor: the frames behind it, or why there are none.

@@ -23,7 +23,7 @@ import contextvars
 import functools
 import hashlib
 import inspect
-from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Mapping
+from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from typing import Any, Final, Generic, TypeVar, overload
 
 import anyio
@@ -88,7 +88,7 @@ class _Streaming(Response, Generic[A]):
         """End the stream as `cancelled`."""
         self.answer.cancel(failure)
 
-    def __call__(self, scope: Scope, receive: Receive, send: Send) -> Coroutine[Any, Any, None]:
+    def __call__(self, scope: Scope, receive: Receive, send: Send) -> Any:  # a coroutine; of no `async def`, see below
         mark_guarded(scope)
         self.answer.status = self.status_code
         self.answer.headers = [(name.decode("latin-1"), value.decode("latin-1")) for name, value in self.raw_headers]

@@ -81,27 +81,35 @@ class CompletionGuard:
         """The bytes of frames that were stored, one after the other. Raises as `admit` does: then none was written."""
         before = self.last, self.bytes, self.state, self.status
         parts: list[bytes] = []
-        append = parts.append
+        texts: list[TextFields] = []  # not written yet: a carrier writes many at once for less than one by one
+        seq, offset, _, _ = self.last
         try:
-            seq, offset, _, _ = self.last
-            text = self.encoder.text
-            for frame in frames:
-                row: Any = frame
-                if (
-                    type(row) is tuple and len(row) == 4 and row[0] == seq + 1 and row[1] == offset + len(row[3])
-                    and self.state == "open"
-                ):  # as `admit` does, without the call  # fmt: skip
-                    append(text(row))
-                    self.last = row
-                else:
-                    append(self.admit(Frame(*row) if isinstance(row, tuple) else row))
+            row: Any
+            for row in frames:
+                if type(row) is tuple and len(row) == 4 and row[0] == seq + 1 and row[1] == offset + len(row[3]):
+                    texts.append(row)
+                    seq, offset, _, _ = row
+                    continue
+                if texts:
+                    parts.append(self._texts(texts))
+                    texts = []
+                parts.append(self.admit(Frame(*row) if isinstance(row, tuple) else row))
                 seq, offset, _, _ = self.last
+            if texts:
+                parts.append(self._texts(texts))
         except BaseException:
             self.last, self.bytes, self.state, self.status = before
             raise
         data = parts[0] if len(parts) == 1 else b"".join(parts)
         self.bytes = before[1] + len(data)
         return data
+
+    def _texts(self, rows: Sequence[TextFields]) -> bytes:
+        if self.state != "open":
+            raise self._refusal("frame")
+        written = self.encoder.texts(rows)
+        self.last = rows[-1]
+        return written
 
     def heartbeat(self, *, blocked: bool = False) -> bytes:
         """A sign of life after the last frame."""

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from streamguard.core.cursor import Cursor
 from streamguard.core.errors import Failure, SourceFailed
-from streamguard.core.frame import status_of
+from streamguard.core.frame import Frame, status_of
 from streamguard.core.guard import CompletionGuard
 from streamguard.core.items import Ending
 from streamguard.log.base import PAGE, LogError, StreamLog, StreamState, follow
@@ -58,6 +58,7 @@ async def stored(
                     return
                 if tail is not None:
                     continue
+                assert isinstance(last, Frame)
                 after = Cursor(sid, last.seq, last.offset, last.crc)
                 if len(page) >= PAGE:  # else there is most likely no more, and to wait for it is to find out
                     continue

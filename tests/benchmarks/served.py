@@ -39,7 +39,10 @@ from tests.modules import ROOT
 from tests.proofs.measure import ratio
 from tests.proofs.registry import Result, Run, Table, proof
 
-__all__ = ["STACKS", "memory_per_stream", "served_per_token"]
+__all__ = [
+    "RATE", "READERS", "STACKS", "TOKENS", "Served", "answering", "memory_per_stream", "served", "served_per_token",
+    "source_of",
+]  # fmt: skip
 
 STACKS: Final = (("h11", "asyncio"), ("httptools", "uvloop"))
 READERS: Final = 200
@@ -100,14 +103,14 @@ def _numbers(scope: Any) -> float | None:
     return None
 
 
-def _source(scope: Any) -> AsyncIterator[str]:
+def source_of(scope: Any) -> AsyncIterator[str]:
     return waiting() if scope["path"] == "/wait" else paced()
 
 
-def _answering(app: Any) -> Any:
+def answering(app: Any) -> Any:
     """`app`, in a process that also answers what it used."""
 
-    async def answering(scope: Any, receive: Any, send: Any) -> None:
+    async def answers(scope: Any, receive: Any, send: Any) -> None:
         number = _numbers(scope) if scope["type"] == "http" else None
         if number is None:
             await app(scope, receive, send)
@@ -115,7 +118,7 @@ def _answering(app: Any) -> Any:
         await send({"type": "http.response.start", "status": 200, "headers": []})
         await send({"type": "http.response.body", "body": str(number).encode()})
 
-    return answering
+    return answers
 
 
 async def _bare(scope: Any, receive: Any, send: Any) -> None:
@@ -123,7 +126,7 @@ async def _bare(scope: Any, receive: Any, send: Any) -> None:
         return
     headers = [(b"content-type", b"text/event-stream")]
     await send({"type": "http.response.start", "status": 200, "headers": headers})
-    async for token in _source(scope):
+    async for token in source_of(scope):
         body = b"data: " + token.encode()
         await send({"type": "http.response.body", "body": body.ljust(FRAME - 2) + b"\n\n", "more_body": True})
     await send({"type": "http.response.body", "body": b"", "more_body": False})
@@ -131,22 +134,22 @@ async def _bare(scope: Any, receive: Any, send: Any) -> None:
 
 def _endpoint(make: Any) -> Starlette:
     async def endpoint(request: Any) -> Any:
-        return make(_source(request.scope))
+        return make(source_of(request.scope))
 
     return Starlette(routes=[Route("/stream", endpoint), Route("/wait", endpoint)])
 
 
 sealed = _endpoint(GuardedResponse)
 sealed.add_middleware(SealMiddleware)
-bare = _answering(_bare)
-guarded = _answering(sealed)
-sse_starlette = _answering(_endpoint(EventSourceResponse))
+bare = answering(_bare)
+guarded = answering(sealed)
+sse_starlette = answering(_endpoint(EventSourceResponse))
 
 
 @contextmanager
-def _served(way: str, http: str, loop: str) -> Iterator[int]:
-    """uvicorn with an application of this module, as a process; its port."""
-    app = f"{__name__}:{way.replace('-', '_')}"
+def served(way: str, http: str, loop: str, module: str = __name__) -> Iterator[int]:
+    """uvicorn with an application of this module, or of another, as a process; its port."""
+    app = f"{module}:{way.replace('-', '_')}"
     command = [sys.executable, "-m", "uvicorn", app, "--port", "0", "--http", http, "--loop", loop, "--no-access-log"]
     command += ["--interface", "asgi3", "--lifespan", "off", "--backlog", "2048"]
     process = subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, text=True)
@@ -159,7 +162,7 @@ def _served(way: str, http: str, loop: str) -> Iterator[int]:
         process.communicate(timeout=10)
 
 
-class _Served:
+class Served:
     """One way, served: each measurement is the server's CPU microseconds a token, and keeps what came and how often
     the server slept."""
 
@@ -201,8 +204,8 @@ def served_per_token(run: Run) -> Result:
     for http, loop in STACKS:
         for way, most in AGAINST.items():
             run.say(f"uvicorn with {http} and {loop}, against {way}")
-            with _served("guarded", http, loop) as ours, _served(way, http, loop) as theirs:
-                mine, other = _Served(ours), _Served(theirs)
+            with served("guarded", http, loop) as ours, served(way, http, loop) as theirs:
+                mine, other = Served(ours), Served(theirs)
                 found = ratio(mine, other, pairs=PAIRS, say=run.say)
                 if way == "bare":
                     both = [(mine.later(), other.later()) for _ in range(LATER)]
@@ -235,7 +238,7 @@ def served_per_token(run: Run) -> Result:
 
 def _memory(way: str, http: str, loop: str) -> float:
     """Kilobytes a stream, of a fresh server: what a thousand that wait add to what it had when it was warm."""
-    with _served(way, http, loop) as port:
+    with served(way, http, loop) as port:
         stream(port, "/stream", 20)
         before = ask(port, "/memory")
         return (hold(port, "/wait", HELD, "/memory") - before) / HELD / 1e3

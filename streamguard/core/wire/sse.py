@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from random import randrange
 from typing import Final, Literal, get_args
 
@@ -82,6 +82,14 @@ class SseEncoder:
         if 10 in data or 13 in data or 0 in data:  # `fits`, without the call
             return self._block(Frame(*fields))
         return (self._wide if fields[2] > 0x0FFFFFFF else self._text) % fields
+
+    def texts(self, rows: Sequence[TextFields]) -> bytes:
+        if len(rows) == 1:
+            return self.text(rows[0])
+        if not fits(b"".join([row[3] for row in rows])):
+            return b"".join(map(self.text, rows))
+        wide, text = self._wide, self._text
+        return b"".join([(wide if row[2] > 0x0FFFFFFF else text) % row for row in rows])
 
     def heartbeat(self, cursor: Cursor, *, blocked: bool = False) -> bytes:
         if self._beat == "ping":
