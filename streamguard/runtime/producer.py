@@ -18,6 +18,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
 import anyio
+import anyio.abc
 import attrs
 
 from streamguard.core.cursor import Cursor
@@ -247,10 +248,15 @@ class Producer:
         """End the stream as `cancelled`."""
         self._driver.cancel(failure)
 
-    async def run(self) -> None:
-        """Generate the stream to its end. Re-raises a cancellation from outside; then the stream lives on."""
+    async def run(self, begin: Callable[[anyio.abc.TaskGroup], None] | None = None) -> None:
+        """Generate the stream to its end. Re-raises a cancellation from outside; then the stream lives on.
+
+        `begin` is given the group of the tasks that run beside it: what it starts there is cancelled at the end.
+        """
         try:
             async with anyio.create_task_group() as tasks:
+                if begin is not None:
+                    begin(tasks)
                 tasks.start_soon(self._tended, self._keep)
                 tasks.start_soon(self._tended, self._listen)
                 await self._driver.run()

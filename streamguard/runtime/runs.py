@@ -18,6 +18,7 @@ import math
 from typing import Any, Final
 
 import anyio
+import anyio.abc
 import attrs
 
 from streamguard.core.errors import Failure
@@ -79,6 +80,8 @@ class Run:
         self.policy = policy
         self.over = anyio.Event()
         self._readers = 0
+        self._tasks: anyio.abc.TaskGroup | None = None  # while it runs
+        self._minded = False
         self._changed = anyio.Event()
         self._present = -math.inf  # until when somebody is taken to read it at another process
         self._last = math.inf  # of its items, while nobody reads
@@ -99,6 +102,7 @@ class Run:
         """A reader left."""
         self._readers -= 1
         self._changed.set()
+        self._mind_it()
 
     def seen(self) -> None:
         """Somebody reads it, at another process or unknown to this run."""
@@ -108,19 +112,31 @@ class Run:
     async def run(self) -> None:
         """Generate, and mind the readers, until the stream is over."""
         try:
-            async with anyio.create_task_group() as tasks:
-                tasks.start_soon(self._mind)
-                await self.producer.run()
-                tasks.cancel_scope.cancel()
+            await self.producer.run(self._begin)
         finally:
+            self._tasks = None
             self.over.set()
 
+    def _begin(self, tasks: anyio.abc.TaskGroup) -> None:
+        self._tasks = tasks
+        self._mind_it()
+
+    def _mind_it(self) -> None:
+        """Have a task that minds the readers, from when the last one here left until one comes: mostly there is none,
+        because each costs as much as the rest of a stream that waits."""
+        if self._tasks is not None and not self._readers and not self._minded:
+            self._minded = True
+            self._tasks.start_soon(self._mind)
+
     async def _mind(self) -> None:
-        while True:
+        try:
+            await self._until_read()
+        finally:
+            self._minded = False
+
+    async def _until_read(self) -> None:
+        while not self._readers:
             self._changed = anyio.Event()
-            if self._readers:
-                await self._changed.wait()
-                continue
             if self._read():
                 with anyio.move_on_after(self._present - anyio.current_time()):
                     await self._changed.wait()
