@@ -104,7 +104,7 @@ class LogSink:
         self._clock = clock
         self._patience = patience
         self._left = anyio.Event()
-        self.taken: Callable[[], None] = _nobody  # called after each append that was acknowledged
+        self.taken: Callable[[], None] | None = None  # called after each append that was acknowledged
 
     @property
     def takes_fields(self) -> bool:
@@ -124,9 +124,12 @@ class LogSink:
                     self.tail = tail
                     if asked > self.renewed:
                         self.renewed = asked
+                    if self.taken is not None:
+                        self.taken()
                     return
             await self._send(data)
-            self.taken()
+            if self.taken is not None:
+                self.taken()
         except LogError as exc:
             self.leave(exc)
             raise

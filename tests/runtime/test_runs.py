@@ -59,9 +59,10 @@ async def test_a_run_that_may_read_on_stops_after_so_many_items() -> None:
     assert (status, script.steps - had) == ("cancelled", 10)
 
 
-async def test_and_not_after_more_of_them_however_quick_they_come() -> None:
+@pytest.mark.parametrize("kind", [Store, lambda: MemoryLog(clock=anyio.current_time)], ids=["slowly", "at once"])
+async def test_and_not_after_more_of_them_however_quick_they_come_and_are_appended(kind: Any) -> None:
     script = Script("a", 5.0, *["b"] * 100_000)
-    _, run, log = await started(ReadOn(items=10), script)
+    _, run, log = await started(ReadOn(items=10), script, log=kind())
     await anyio.sleep(1.0)
     run.leave()
     assert (await end_of(run, log))[1] == "cancelled"
