@@ -21,7 +21,7 @@ import functools
 import logging
 import sys
 from collections.abc import Awaitable, Callable, MutableMapping
-from types import CellType, FrameType
+from types import CellType, FrameType, FunctionType, MethodType
 from typing import Any, Final
 from weakref import WeakSet
 
@@ -37,6 +37,7 @@ __all__ = [
     "UnsealedResponse",
     "mark_aborted",
     "mark_guarded",
+    "part_send",
     "remember_guarded",
     "remember_unguarded",
     "require_seal",
@@ -52,7 +53,10 @@ ASGIApp = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 _KEY: Final = "streamguard.seal"
 _BASE: Final = "starlette.middleware.base"
+_WRAPPED: Final = ("func", "__self__", "send", "_send", "receive", "_receive")  # where an object may keep another
 _MAX_WRAPPED: Final = 200  # objects looked at; a dozen are usual
+_LAYERS: Final = ("starlette._exception_handler", "starlette.middleware.errors")
+_START: Final = frozenset({None, "type", "http.response.start", True})
 
 # Functions of which `guarded` made guarded ones, and which no route should call.
 _unguarded: Final[WeakSet[Any]] = WeakSet()
@@ -113,12 +117,40 @@ class SealMiddleware:
         if outer is None:
             keep_transport(scope, receive, send)
 
-        async def sealed_send(message: Message) -> None:
-            if seal.looks and seal.holds(message, scope):
-                return
-            await send(message)
+        def sealed_send(message: Message) -> Awaitable[None]:  # no coroutine: it would be one more at every token
+            return _dropped() if seal.looks and seal.holds(message, scope) else send(message)
 
         await self.app(scope, receive, sealed_send)
+
+
+def part_send(send: Send) -> Send:
+    """`send` for the parts of a body, once the answer has begun: without the layers that look at nothing but its start.
+
+    Starlette has three of them round every endpoint, to learn whether an answer has begun, and each is one more
+    coroutine a token. From the first layer that is anything else, an application's own middleware say, all is as it is.
+    """
+    inner: Send | None = send
+    while inner is not None:
+        send, inner = inner, _inside(inner)
+    return send
+
+
+def _inside(send: Any) -> Send | None:
+    """What `send` hands every part of a body on to, as it is; None where it may do anything else."""
+    if not isinstance(send, FunctionType) or "send" not in send.__code__.co_freevars:
+        return None
+    code = send.__code__
+    # A seal holds back ends only. A function of Starlette's that has no other word than those of the start looks at
+    # nothing else: another version's may.
+    looks_past = send.__module__ in _LAYERS and not code.co_names and _START.issuperset(code.co_consts)
+    if not looks_past and send.__module__ != __name__:
+        return None
+    inner: Send = dict(zip(code.co_freevars, send.__closure__ or (), strict=True))["send"].cell_contents
+    return inner
+
+
+async def _dropped() -> None:
+    """What is awaited for a message that did not pass."""
 
 
 def mark_aborted(scope: Scope) -> None:
@@ -198,16 +230,20 @@ def _made_there(start: object) -> bool:
     seen: set[int] = set()
     waiting = [start]
     while waiting and len(seen) < _MAX_WRAPPED:
-        found = waiting.pop()
-        if id(found) in seen or isinstance(found, type):
+        found: Any = waiting.pop()
+        if found is None or id(found) in seen or isinstance(found, type):
             continue
         seen.add(id(found))
         if getattr(found, "__module__", None) == _BASE and callable(found):
             return True
-        waiting += map(_contents, getattr(found, "__closure__", None) or ())
-        waiting += [getattr(found, name, None) for name in ("func", "__self__", "send", "_send", "receive", "_receive")]
-        waiting += getattr(found, "args", ()) if isinstance(found, functools.partial) else ()
-        waiting += getattr(found, "keywords", {}).values() if isinstance(found, functools.partial) else ()
+        if isinstance(found, FunctionType):
+            waiting += map(_contents, found.__closure__ or ())
+        elif isinstance(found, MethodType):
+            waiting += (found.__func__, found.__self__)
+        elif isinstance(found, functools.partial):
+            waiting += (found.func, *found.args, *found.keywords.values())
+        else:
+            waiting += [getattr(found, name, None) for name in _WRAPPED]
     return False
 
 

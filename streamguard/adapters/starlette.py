@@ -23,7 +23,7 @@ import contextvars
 import functools
 import hashlib
 import inspect
-from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Mapping
 from typing import Any, Final, Generic, TypeVar, overload
 
 import anyio
@@ -88,10 +88,14 @@ class _Streaming(Response, Generic[A]):
         """End the stream as `cancelled`."""
         self.answer.cancel(failure)
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+    def __call__(self, scope: Scope, receive: Receive, send: Send) -> Coroutine[Any, Any, None]:
         mark_guarded(scope)
         self.answer.status = self.status_code
         self.answer.headers = [(name.decode("latin-1"), value.decode("latin-1")) for name, value in self.raw_headers]
+        # Each coroutine between the event loop and the source is gone through twice a token.
+        return self.answer(scope, receive, send) if self.background is None else self._then(scope, receive, send)
+
+    async def _then(self, scope: Scope, receive: Receive, send: Send) -> None:
         await self.answer(scope, receive, send)
         if self.background is not None:
             await self.background()

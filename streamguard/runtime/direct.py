@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from typing import Any, Generic, TypeVar
 
 import anyio
@@ -160,7 +160,9 @@ class DirectDriver(Generic[T]):
             if self._watch.before_parking():
                 return
             self._watch.parked = self._clock()
-            await self._steps(await self.source.open())
+            turns = LoopTurns(await self.source.open())
+            while await self._loop(turns):
+                pass
         except Lost:
             end.why = end.why or lost(self._line)
         except BaseException as exc:
@@ -173,17 +175,12 @@ class DirectDriver(Generic[T]):
         if not self._scope.cancel_called and self._outside.requested(unknown=False):
             await self._outside.repeat()  # the source hid it; half an answer must not pass for a whole one
 
-    async def _steps(self, items: AsyncIterator[Item]) -> None:
-        """The source, item by item, by the way of stepping it that costs least (`turns`)."""
-        turns = LoopTurns(items)
-        while await self._loop(turns):
-            pass
-
     async def _loop(self, turns: LoopTurns[Item]) -> bool:
-        """The hot path, a token a turn. Parked until it awaits something else: in between nobody else runs.
-        True where the source is to be stepped another way from now on."""
+        """The hot path, the source item by item. Parked until it awaits something else: in between nobody else runs.
+        True where the source is to be stepped another way from now on (`turns`)."""
         stage, line, watch = self.stage, self._line, self._watch
         clock, push, send, deadline, timed = self._clock, stage.push, self.sink.send, stage.deadline, stage.timed
+        mark, ran = turns.mark, turns.ran
         now = clock()
         slice_end = now + SLICE
         if watch.late and watch.before_parking():
@@ -217,12 +214,13 @@ class DirectDriver(Generic[T]):
             if now > slice_end:
                 late = now - slice_end
                 slice_end = now + SLICE
-                if turns.due(late):
+                if ran[0] is mark and turns.due(late):
                     watch.parked = None
                     if await turns.give(late):
                         return True
                     now = clock()
                     slice_end = now + SLICE
+            ran[0] = mark
             if watch.late and watch.before_parking():
                 return False
             watch.parked = now

@@ -78,13 +78,22 @@ async def _connect(port: int, path: str, load: Load, *, close: bool) -> _Reader:
     return reader
 
 
-def stream(port: int, path: str, readers: int) -> Load:
-    """So many readers at once, each to the end of its answer."""
+def stream(port: int, path: str, readers: int, *, pause: float = 0.0) -> Load:
+    """So many readers at once, each to the end of its answer.
+
+    With a `pause`, in seconds, they look for what came only that often. A reader that waits is woken by who writes to
+    it, which is work of the server where both are on one machine, and is there only if the reader slept meanwhile.
+    """
 
     async def run() -> Load:
         load = Load()
         started = [await _connect(port, path, load, close=True) for _ in range(readers)]
-        await asyncio.wait_for(asyncio.gather(*(reader.over for reader in started)), _LIMIT)
+        over = asyncio.ensure_future(asyncio.gather(*(reader.over for reader in started)))
+        until = time.monotonic() + _LIMIT
+        while pause and not over.done() and time.monotonic() < until:
+            time.sleep(pause)  # noqa: ASYNC251  # not in `select`, from which each write would wake it
+            await asyncio.sleep(0)
+        await asyncio.wait_for(over, until - time.monotonic())
         return load
 
     return asyncio.run(run())

@@ -726,6 +726,25 @@ def test_heartbeats_stand_at_frame_edges_and_change_no_cursor() -> None:
     assert pipeline.cursor.status == "complete"
 
 
+@pytest.mark.parametrize("policy", [Immediate(), EveryTokens(2), HoldBack("cd")])
+def test_a_pipeline_tells_where_it_stands_after_each_of_many_texts(policy: FlushPolicy) -> None:
+    """It tells the stages of texts that follow each other later; whoever asks must not see that."""
+    asked = pipeline_of(policy, wire=Sse())  # at each of them; the other only at the end
+    silent = pipeline_of(policy, wire=Sse())
+    sent = len(asked.open())
+    silent.open()
+    pieces = ["a", "b", "c", "d", "é", "e", "\ud83d", "\ude00", "f", "g" * asked.encoder.max_text, "h", "i"]
+    for number, piece in enumerate(pieces, 1):
+        out = asked.push(piece, 0.0)
+        sent += len(out)
+        assert out == silent.push(piece, 0.0)
+        assert (asked.sent, asked.items) == (silent.sent, silent.items) == (sent, number)
+        assert asked.cursor == asked.encoder.cursor == asked.guard.cursor
+    assert asked.finish(0.0) == silent.finish(0.0)
+    assert asked.cursor == silent.cursor
+    assert asked.status == "complete"
+
+
 def test_an_opening_names_the_stream_and_where_to_resume() -> None:
     assert b'data: {"v":1,"resume":"/streams"}\n\n' in pipeline_of(wire=Sse()).open(resume="/streams")
     assert pipeline_of(dialect=OpenAI(), wire=Sse()).open() == f": streamguard 1 {ZERO}\n".encode()
