@@ -208,11 +208,11 @@ def served_per_token(run: Run) -> Result:
                 mine, other = Served(ours), Served(theirs)
                 found = ratio(mine, other, pairs=PAIRS, say=run.say)
                 if way == "bare":
-                    both = [(mine.later(), other.later()) for _ in range(LATER)]
-                    later = statistics.median(ours - theirs for ours, theirs in both)
+                    pairs = [(mine.later(), other.later()) for _ in range(LATER)]
+                    later = statistics.median(guarded - bare for guarded, bare in pairs)
                     shown = shown and later <= MOST_LATER
-                    middle = map(statistics.median, zip(*both, strict=True))
-                    times.append((f"{http}, {loop}", *middle, later, MOST_LATER))
+                    medians = [statistics.median(column) for column in zip(*pairs, strict=True)]
+                    times.append((f"{http}, {loop}", *medians, later, MOST_LATER))
             shown = shown and found.median <= most
             spread = f"{found.low:.3f} to {found.high:.3f}"
             row = (f"{http}, {loop}", way, found.subject, found.reference, found.median, spread, most)
