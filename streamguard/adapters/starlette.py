@@ -23,7 +23,7 @@ import contextvars
 import functools
 import hashlib
 import inspect
-from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Mapping
+from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from typing import Any, Final, Generic, TypeVar, overload
 
 import anyio

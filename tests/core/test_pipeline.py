@@ -825,10 +825,11 @@ class Picky:
 
 @pytest.mark.parametrize("item", ["bad", b"bad", "bad" * 9, Block("bad")])
 @pytest.mark.parametrize("goes_on", [False, True])
+@pytest.mark.parametrize("policy", [Immediate(), EveryTokens(1)])
 def test_after_a_frame_that_its_carrier_refused_the_stream_still_ends_and_not_as_complete(
-    item: Any, goes_on: bool
+    item: Any, goes_on: bool, policy: FlushPolicy
 ) -> None:
-    pipeline = pipeline_of(wire=Picky(), max_text=16)
+    pipeline = pipeline_of(policy, wire=Picky(), max_text=16)
     out = pipeline.open() + pipeline.push("a", 0.0)
     with pytest.raises(FieldRefused) as caught:
         pipeline.push(item, 0.0)
