@@ -39,6 +39,7 @@ from streamguard.log.base import (
     UnknownStream,
 )
 from streamguard.observe.hooks import OnEnd
+from streamguard.runtime.configured import ANYONE, principal_of
 from streamguard.runtime.producer import Producer, let_go
 from streamguard.runtime.reader import Page, stored
 from streamguard.runtime.readers import Readers
@@ -63,7 +64,7 @@ _SWEEP: Final = 30.0  # seconds between two looks at what the log may forget
 
 def anyone_with_the_id(request: Any, action: Action) -> str:
     """The open form of `authorize`: whoever knows a stream's id, 128 random bits, may read and cancel it."""
-    return ""
+    return ANYONE
 
 
 @attrs.frozen
@@ -105,9 +106,9 @@ class StreamGuard:
     _lost: dict[str, anyio.Event] = attrs.field(init=False, factory=dict)  # what is being taken over just now
 
     async def principal(self, request: Any, action: Action) -> str | None:
-        """Who asks, or None if that one may not."""
+        """Who asks, or None if that one may not. Raises TypeError where `authorize` answers neither."""
         found = self.authorize(request, action)
-        return await found if inspect.isawaitable(found) else found
+        return principal_of(await found if inspect.isawaitable(found) else found)
 
     async def start(
         self,

@@ -13,6 +13,7 @@ from starlette.middleware.cors import CORSMiddleware
 from starlette.responses import PlainTextResponse
 from starlette.routing import Mount, Route
 
+from streamguard import anyone_with_the_id
 from streamguard.adapters.endpoints import CORS_EXPOSED, CORS_HEADERS, Endpoints
 from streamguard.core.cursor import Cursor, cursor_zero
 from streamguard.core.receipt import Verdict
@@ -262,7 +263,7 @@ def test_the_newest_stream_of_a_name_is_read_from_its_start() -> None:
 
 
 def test_a_name_that_could_be_guessed_names_nothing_to_callers_without_a_principal() -> None:
-    site = Site("t0 ", authorize=lambda request, action: "", name=lambda request: request.query_params["chat"])
+    site = Site("t0 ", authorize=anyone_with_the_id, name=lambda request: request.query_params["chat"])
     with serving(site.app) as server:
         for name, status in (("seven", 404), ("a-secret-of-22-letters", 200)):
             exchange(server.connect(), path=f"/tokens?chat={name}")
