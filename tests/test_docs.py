@@ -43,7 +43,7 @@ RUN = {
     "cut_test.py", "disconnect_test.py", "contract_test.py", "decoders_test.py",
     "lasting_app.py", "cut_and_back.py", "surviving_reader.py", "saved_app.py", "filed_app.py", "redis_app.py",
     "taken_app.py", "reloaded_app.py", "completing_app.py",
-    "converted_app.py", "events_app.py", "limited_reading.py", "resuming.py",
+    "converted_app.py", "events_app.py", "limited_reading.py", "resuming.py", "restarted.py",
 }  # fmt: skip
 
 
@@ -314,6 +314,8 @@ def test_a_stream_survives_as_the_tutorial_says(tmp_path: Path) -> None:
         back = ran(tmp_path, "cut_and_back.py", url)
         read = ran(tmp_path, "surviving_reader.py", url)
         reloaded = http.get(f"{url}/streams?name=seven", headers={"x-user": "ann"})
+        restarted = ran(tmp_path, "restarted.py", url, str(words.index("-7 ")))
+    assert re.fullmatch(rf"{words[words.index('-7 '):]}COMPLETE, 21 frames, crc [0-9a-f]{{8}}\n", restarted)
     assert back == words.replace("word-3 ", "| cut | word-3 ") + "(the end)\n404 unknown_stream\n"
     assert re.fullmatch(rf"{words}COMPLETE, 21 frames, crc [0-9a-f]{{8}}\n", read)
     assert "".join(re.findall(r'^data: "(.*)"$', reloaded.text, re.MULTILINE)) == words
