@@ -331,23 +331,26 @@ def test_the_saved_chat_is_one_generation_under_one_key(tmp_path: Path) -> None:
     assert (len(sids), other.status_code, stranger.status_code) == (1, 422, 403)
 
 
+TAKEN = {"x-user": "ann", "streamguard": "v=1"}
+
+
 def test_a_stream_whose_process_is_killed_is_taken_over(tmp_path: Path) -> None:
     pause = "            yield word\n"
     quick = {"ttl=15": "ttl=1", pause: f"{pause}            await asyncio.sleep(0.02)\n"}
-    quick["from fastapi import FastAPI"] = "import asyncio\nimport os\nfrom fastapi import FastAPI"
+    quick["from fastapi import"] = "import asyncio\nimport os\nfrom fastapi import"
     quick["guard.install("] = "app.get('/pid')(os.getpid)\nguard.install("
     text = ""
     with served(tmp_path, "taken_app.py", **quick) as one, served(tmp_path, "taken_app.py", **quick) as other:
         process = int(http.get(f"{one}/pid").text)
         last = ""
-        with http.stream("POST", f"{one}/countdown/100", headers={"streamguard": "v=1"}) as first:
+        with http.stream("POST", f"{one}/countdown/100", headers=TAKEN) as first:
             with contextlib.suppress(httpx.TransportError):
                 for line in first.iter_lines():
                     last = line[4:] if line.startswith("id: ") else last
                     text += line[7:-1] if line.startswith('data: "') else ""
                     if text.endswith("70 ") and process:
                         os.kill(process, signal.SIGKILL)
-        there = http.get(f"{other}/streams", headers={"streamguard": "v=1", "last-event-id": last}, timeout=30.0)
+        there = http.get(f"{other}/streams", headers={**TAKEN, "last-event-id": last}, timeout=30.0)
     text += "".join(re.findall(r'^data: "(.*)"$', there.text, re.MULTILINE))
     assert text == "".join(f"{number} " for number in range(100, 0, -1))
     assert '"status":"complete"' in there.text
@@ -363,14 +366,14 @@ def test_a_text_of_a_completions_server_goes_on_where_it_was_left(
         app = "completing_app.py"
         with served(tmp_path, app, **quick) as one, served(tmp_path, app, **quick) as two:
             process = int(http.get(f"{one}/pid").text)
-            with http.stream("POST", f"{one}/stories/7", headers={"streamguard": "v=1"}) as first:
+            with http.stream("POST", f"{one}/stories/7", headers=TAKEN) as first:
                 with contextlib.suppress(httpx.TransportError):
                     for line in first.iter_lines():
                         last = line[4:] if line.startswith("id: ") else last
                         text += line[7:-1] if line.startswith('data: "') else ""
                         if text == WHOLE[: len("w0é w1é ")]:
                             os.kill(process, signal.SIGKILL)
-            there = http.get(f"{two}/streams", headers={"streamguard": "v=1", "last-event-id": last}, timeout=30.0)
+            there = http.get(f"{two}/streams", headers={**TAKEN, "last-event-id": last}, timeout=30.0)
     text += "".join(re.findall(r'^data: "(.*)"$', there.text, re.MULTILINE))
     assert text == WHOLE
     assert '"status":"complete","finish_reason":"stop"' in there.text
