@@ -21,7 +21,6 @@ from __future__ import annotations
 
 import contextvars
 import functools
-import hashlib
 import inspect
 from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from typing import Any, Final, Generic, TypeVar, overload
@@ -36,10 +35,11 @@ from starlette.routing import Route
 from typing_extensions import Unpack
 
 from streamguard.adapters.asgi import GuardedAnswer, SealMiddleware, encode_headers, request_facts
+from streamguard.adapters.bodies import body_of, read_body
 from streamguard.adapters.endpoints import Endpoints, RootedSeal
 from streamguard.adapters.logged import Claim, LoggedAnswer, make_claim, register_resumer
 from streamguard.adapters.options import AnswerOptions, Options, StreamNames, StreamOptions, no_endpoint
-from streamguard.adapters.returned import own_response, refuse_plain
+from streamguard.adapters.returned import GUARDED, guarded_twice, own_response, refuse_plain
 from streamguard.adapters.seal import Receive, Scope, Send, mark_guarded, remember_guarded, remember_unguarded
 from streamguard.app import StreamGuard as BaseGuard
 from streamguard.core.errors import Failure
@@ -153,7 +153,7 @@ class ResumableResponse(_Streaming[LoggedAnswer]):
         **named: Unpack[StreamNames],
     ) -> None:
         _require_source(source)
-        body = functools.partial(_body_of, request)
+        body = functools.partial(body_of, request)
         self.answer = LoggedAnswer(guard, source, request=request, body=body, claim=claim, options=options, **named)
         self.status_code = status_code
         self.background = background
@@ -163,6 +163,8 @@ class ResumableResponse(_Streaming[LoggedAnswer]):
 
 class Guarding:
     """What `wrap_endpoint` makes of a source: a guarded answer for one connection."""
+
+    logs = False  # whether it goes into a guard's log: then no other guarded answer may take its place
 
     def __init__(self, options: AnswerOptions) -> None:
         self.options = options
@@ -178,6 +180,8 @@ class Guarding:
 class _Logging(Guarding):
     """The same into a guard's log."""
 
+    logs = True
+
     def __init__(self, guard: BaseGuard, options: tuple[StreamOptions, AnswerOptions]) -> None:
         super().__init__(options[1])
         self.guard = guard
@@ -185,7 +189,7 @@ class _Logging(Guarding):
 
     async def look(self, request: Request | None) -> Claim | None:
         asked = self._require(request)
-        return await make_claim(self.guard, asked, asked.scope, functools.partial(_body_of, asked))
+        return await make_claim(self.guard, asked, asked.scope, functools.partial(body_of, asked))
 
     def response(self, source: Any, request: Request | None, claim: Claim | None) -> _Streaming[Any]:
         return ResumableResponse(self.guard, self._require(request), source, claim=claim, options=self.both)
@@ -216,14 +220,16 @@ def wrap_endpoint(endpoint: Callable[..., Any], guarding: Guarding) -> Wrapped:
     for as long as it takes to return. A response that it returns passes, unless it streams.
 
     It shows no `__wrapped__`: FastAPI follows it, finds a generator function and answers 200 with an
-    empty body. Raises TypeError for what is no function.
+    empty body. Raises TypeError for what is no function, and for a guarded one that would hide from a log.
     """
+    if guarding.logs and getattr(endpoint, GUARDED, False):
+        raise guarded_twice(endpoint)
     if inspect.isasyncgenfunction(endpoint) or inspect.isgeneratorfunction(endpoint):
 
         async def guarded_endpoint(*args: Any, **kwargs: Any) -> Response:
             asked, given = kwargs.pop(REQUEST, None), kwargs.pop(RESPONSE, None) or _found(Response, args, kwargs)
             if (request := _found(Request, args, kwargs)) is not None:
-                await _read_body(request)
+                await read_body(request)
             request = asked or request
             return _dressed(guarding.response(endpoint(*args, **kwargs), request, None), request, given)
 
@@ -237,6 +243,9 @@ def wrap_endpoint(endpoint: Callable[..., Any], guarding: Guarding) -> Wrapped:
             runs = claim.starts if claim is not None else request is None or not _starts_nothing(request)
             result = await call(*args, **kwargs) if runs else _nothing
             if isinstance(result, Response):
+                if guarding.logs and isinstance(result, GuardedResponse):
+                    await result.answer.source.aclose()
+                    raise guarded_twice(endpoint)
                 return own_response(result)
             refuse_plain(endpoint, result)
             return _dressed(guarding.response(result, request, claim), request, given)
@@ -245,6 +254,7 @@ def wrap_endpoint(endpoint: Callable[..., Any], guarding: Guarding) -> Wrapped:
         raise TypeError(no_endpoint(endpoint))
     functools.update_wrapper(guarded_endpoint, endpoint)
     del guarded_endpoint.__wrapped__  # type: ignore[attr-defined]
+    setattr(guarded_endpoint, GUARDED, not guarding.logs)
     remember_unguarded(endpoint)
     remember_guarded(guarded_endpoint)
     return guarded_endpoint
@@ -285,38 +295,6 @@ def _starts_nothing(request: Request) -> bool:
 
 def _nothing() -> AsyncIterator[str]:
     raise AssertionError("the source of an answer that starts nothing was asked for")
-
-
-async def _read_body(request: Request) -> None:
-    """Read the body before the stream begins, so that an endpoint that yields can still ask for it.
-
-    While the stream runs its driver owns `receive`: it waits there for the reader to leave, and an endpoint
-    that waited there too, inside its generator, would wait for a body that is gone.
-    """
-    try:
-        await request.body()
-    except RuntimeError:
-        pass  # consumed already, by FastAPI for a form
-
-
-async def _body_of(request: Request) -> bytes:
-    """The request's body, wherever it is by now. What an endpoint read by itself, piece by piece, is gone."""
-    try:
-        return await request.body()
-    except RuntimeError:  # consumed: by FastAPI for a form, which keeps that
-        pass
-    try:
-        form = await request.form()
-    except RuntimeError:
-        return b""
-    parts: list[Any] = []
-    for name, value in form.multi_items():
-        if isinstance(value, str):
-            parts.append((name, value))
-        else:
-            parts.append((name, value.filename, hashlib.sha256(await value.read()).hexdigest()))
-            await value.seek(0)
-    return repr(parts).encode()
 
 
 @overload
