@@ -21,6 +21,7 @@ from typing import Any, Final, Literal
 import anyio
 import attrs
 
+from streamguard.core.arguments import number, whole_number
 from streamguard.core.cursor import Cursor, new_sid
 from streamguard.core.dialect import Dialect, dialect_named
 from streamguard.core.errors import Failure
@@ -39,7 +40,7 @@ from streamguard.log.base import (
     UnknownStream,
 )
 from streamguard.observe.hooks import OnEnd
-from streamguard.runtime.configured import ANYONE, principal_of
+from streamguard.runtime.configured import ANYONE, a_log, a_policy, an_authorize, principal_of
 from streamguard.runtime.producer import Producer, let_go
 from streamguard.runtime.reader import Page, stored
 from streamguard.runtime.readers import Readers
@@ -87,19 +88,20 @@ class StreamGuard:
     `on_disconnect` is what a reader's leaving does to the generation, for streams that can be resumed. `ttl` is how
     long, in seconds, a process may be silent before its streams are taken for lost. `max_readers` is how many may read
     one stream at once here; the newest wins. `patience` is how long the log may be in trouble before a stream fails.
-    `max_takeovers` is how often one stream may be gone on with after its process died.
+    `max_takeovers` is how often one stream may be gone on with after its process died. Raises TypeError for what is
+    of another kind, ValueError for a number out of range.
     """
 
-    log: StreamLog
-    authorize: Authorize = attrs.field(kw_only=True)
-    on_disconnect: OnDisconnect = attrs.field(kw_only=True, factory=Detach)
-    ttl: float = attrs.field(kw_only=True, default=15.0, validator=attrs.validators.gt(0.0))
-    max_readers: int = attrs.field(kw_only=True, default=8, validator=attrs.validators.ge(1))
-    patience: float = attrs.field(kw_only=True, default=5.0, validator=attrs.validators.ge(0.0))
+    log: StreamLog = attrs.field(validator=a_log)
+    authorize: Authorize = attrs.field(kw_only=True, validator=an_authorize)
+    on_disconnect: OnDisconnect = attrs.field(kw_only=True, factory=Detach, validator=a_policy)
+    ttl: float = attrs.field(kw_only=True, default=15.0, validator=number(above=0))
+    max_readers: int = attrs.field(kw_only=True, default=8, validator=whole_number)
+    patience: float = attrs.field(kw_only=True, default=5.0, validator=number(least=0))
     path: str | None = attrs.field(init=False, default=None)  # where `install` put the endpoints
     runs: Runs = attrs.field(init=False, factory=Runs)
     readers: Readers = attrs.field(init=False, factory=Readers)
-    max_takeovers: int = attrs.field(kw_only=True, default=2, validator=attrs.validators.ge(0))
+    max_takeovers: int = attrs.field(kw_only=True, default=2, validator=number(least=0))
     resumers: dict[str, Endpoint] = attrs.field(init=False, factory=dict)  # by the name that a stream's options bear
     _closed: bool = attrs.field(init=False, default=False)
     _swept: float = attrs.field(init=False, default=0.0)

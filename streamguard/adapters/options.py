@@ -19,7 +19,8 @@ from streamguard.core.flush import FlushPolicy, Immediate, checked_policy
 from streamguard.core.wire import Plain, Sse, Wire, wire_named
 from streamguard.observe.hooks import OnEnd
 from streamguard.runtime.buffer import Buffer
-from streamguard.runtime.runs import Cancel, Detach, OnDisconnect, ReadOn
+from streamguard.runtime.configured import a_policy
+from streamguard.runtime.runs import OnDisconnect
 from streamguard.runtime.timing import TIMING_EXAMPLE, Timing
 
 __all__ = ["AnswerOptions", "Options", "StreamNames", "StreamOptions", "no_endpoint"]
@@ -111,12 +112,6 @@ _DEFAULTS: Final = AnswerOptions()
 _NAMES: Final = tuple(field.name for field in attrs.fields(AnswerOptions))
 
 
-
-def _policy(instance: object, attribute: attrs.Attribute[Any], value: object) -> None:
-    if value is not None and not isinstance(value, (Cancel, Detach, ReadOn)):
-        raise TypeError(f"on_disconnect is a Cancel(), Detach(grace=60) or ReadOn(seconds=60), not {shown(value)}")
-
-
 def _called(instance: object, attribute: attrs.Attribute[Any], value: object) -> None:
     if value is not None and not callable(value):
         raise TypeError(f"{attribute.name} is a function, not {shown(value)}")
@@ -138,7 +133,7 @@ class StreamOptions:
     """
 
     name: str | Callable[[Any], str | None] | None = attrs.field(default=None, validator=_naming)
-    on_disconnect: OnDisconnect | None = attrs.field(default=None, validator=_policy)
+    on_disconnect: OnDisconnect | None = attrs.field(default=None, validator=optional(a_policy))
     exclusive: bool = attrs.field(default=False, validator=attrs.validators.instance_of(bool))
     confidential: bool = attrs.field(default=False, validator=attrs.validators.instance_of(bool))
     resumer: Callable[..., Any] | None = attrs.field(default=None, validator=_called)

@@ -32,6 +32,7 @@ from typing import Any, Final, Literal, Protocol, runtime_checkable
 
 import attrs
 
+from streamguard.core.arguments import number
 from streamguard.core.cursor import Cursor
 from streamguard.core.errors import StreamGuardError
 from streamguard.core.frame import Frame, Row, TextFields
@@ -216,23 +217,19 @@ class StreamState:
         return self.tail.status is not None
 
 
-def _positive(instance: object, attribute: attrs.Attribute[Any], value: float) -> None:
-    if not value > 0:
-        raise ValueError(f"{attribute.name} must be above zero, not {value!r}")
-
-
 @attrs.frozen(kw_only=True)
 class Retention:
     """How much is kept of what.
 
     `after_end`: seconds that a sealed stream can still be read. `unsealed`: seconds without an append after which a
     stream whose lease ended is given up. `max_bytes`: of one stream; older frames are trimmed above it, those of a
-    stream that is sealed too. Raises ValueError for a limit that is not above zero.
+    stream that is sealed too. Raises TypeError for a limit that is no number, ValueError for one
+    that is not above zero.
     """
 
-    after_end: float = attrs.field(default=600.0, validator=_positive)
-    unsealed: float = attrs.field(default=3600.0, validator=_positive)
-    max_bytes: int = attrs.field(default=64 * 1024 * 1024, validator=_positive)
+    after_end: float = attrs.field(default=600.0, validator=number(above=0))
+    unsealed: float = attrs.field(default=3600.0, validator=number(above=0))
+    max_bytes: int = attrs.field(default=64 * 1024 * 1024, validator=number(above=0))
 
 
 def tail_of(after: Cursor, frames: Sequence[Frame]) -> Cursor:

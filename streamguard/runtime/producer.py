@@ -72,6 +72,8 @@ class LoggedStage(FrameLists):
     def _push(self, item: Item, now: float) -> list[Any]:
         if type(item) is not Checkpoint:
             return self._frames(item, now)
+        if self._stage.source.intake.torn:
+            return []
         mark = Mark(dumps(item.state))  # before what is held has left: a state that is no JSON fails the stream
         return [*self._frames(item, now), mark]
 

@@ -15,12 +15,13 @@ from __future__ import annotations
 
 import logging
 import math
-from typing import Any, Final
+from typing import Final
 
 import anyio
 import anyio.abc
 import attrs
 
+from streamguard.core.arguments import number
 from streamguard.core.errors import Failure
 from streamguard.runtime.background import Background
 from streamguard.runtime.producer import Producer
@@ -33,12 +34,9 @@ PRESENCE: Final = 25.0  # seconds that one counts: two signs, and the way of the
 
 LEFT = Failure("gone", "the reader left")
 
+_LIMIT: Final = attrs.validators.optional(number(least=0))
+
 logger = logging.getLogger("streamguard")
-
-
-def _limit(instance: object, attribute: attrs.Attribute[Any], value: float | None) -> None:
-    if value is not None and not value >= 0:
-        raise ValueError(f"{attribute.name} must be zero or more, not {value!r}")
 
 
 @attrs.frozen
@@ -53,7 +51,7 @@ class Cancel:
 class Detach:
     """Generation goes on for `grace` seconds without a reader."""
 
-    grace: float = attrs.field(default=60.0, validator=_limit)
+    grace: float = attrs.field(default=60.0, validator=number(least=0))
     items = None
 
 
@@ -61,8 +59,8 @@ class Detach:
 class ReadOn:
     """Generation goes on for so many items, or seconds, without a reader; whichever comes first."""
 
-    items: int | None = attrs.field(default=None, validator=_limit)
-    seconds: float | None = attrs.field(default=None, validator=_limit)
+    items: int | None = attrs.field(default=None, validator=_LIMIT)
+    seconds: float | None = attrs.field(default=None, validator=_LIMIT)
 
     @property
     def grace(self) -> float:
@@ -124,9 +122,11 @@ class Run:
     def _mind_it(self) -> None:
         """Have a task that minds the readers, from when the last one here left until one comes: mostly there is none,
         because each costs as much as the rest of a stream that waits."""
-        if self._tasks is not None and not self._readers and not self._minded:
-            self._minded = True
-            self._tasks.start_soon(self._mind)
+        tasks = self._tasks
+        if tasks is None or self._readers or self._minded or tasks.cancel_scope.cancel_called:
+            return  # the last: it is over, and lets go of its lease, when no task can be started any more
+        self._minded = True
+        tasks.start_soon(self._mind)
 
     async def _mind(self) -> None:
         try:

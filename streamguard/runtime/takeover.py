@@ -180,6 +180,8 @@ class _Comparison:
             return self._text(self._intake.bytes(item))
         if isinstance(item, Finish) and item.reason is None:
             return [item]  # usage on the way, which tears no character
+        if isinstance(item, Checkpoint) and self._intake.torn:
+            return []  # as the stream's own stage does
         out = self._text(self._intake.end())
         if not self._expected or isinstance(item, Finish):  # a second Finish of a choice says the same
             return [*out, item]

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import functools
+import re
 from typing import Any
 
 import attrs
 import pytest
 
 from streamguard.app import StreamGuard, anyone_with_the_id
+from streamguard.log.base import Retention
 from streamguard.log.memory import MemoryLog
 from streamguard.runtime.configured import principal_of
+from streamguard.runtime.runs import Cancel, Detach, ReadOn
 
 
 @attrs.frozen
@@ -43,3 +47,80 @@ async def test_the_first_request_is_refused_by_either_kind_of_function() -> None
         with pytest.raises(TypeError, match="it answered True: every user would be one"):
             await StreamGuard(MemoryLog(), authorize=authorize).principal(None, "start")
     assert await StreamGuard(MemoryLog(), authorize=anyone_with_the_id).principal(None, "start") == ""
+
+
+POLICY = "on_disconnect is a Cancel(), Detach(grace=60) or ReadOn(seconds=60), not "
+LOG = 'log is a log, for example MemoryLog() or SQLiteLog("streams.db"), not '
+AUTHORIZE = "authorize is a function of (request, action), not "
+
+
+def one(request: Any) -> str:
+    return "ann"
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"on_disconnect": 60}, POLICY + "60"),
+        ({"on_disconnect": Cancel}, POLICY + "the class Cancel"),
+        ({"on_disconnect": None}, POLICY + "None"),
+        ({"log": "streams.db"}, LOG + "'streams.db'"),
+        ({"log": MemoryLog}, LOG + "the class MemoryLog"),
+        ({"log": None}, LOG + "None"),
+        ({"authorize": "ann"}, AUTHORIZE + "'ann'"),
+        ({"authorize": one}, AUTHORIZE + "the function one"),
+        ({"authorize": User}, AUTHORIZE + "the class User"),
+        ({"ttl": "15"}, "ttl is a number above zero, not '15'"),
+        ({"ttl": True}, "ttl is a number above zero, not True"),
+        ({"patience": None}, "patience is a number of zero or more, not None"),
+        ({"max_readers": "8"}, "max_readers is a whole number of at least 1, not '8'"),
+        ({"max_readers": 2.5}, "max_readers is a whole number of at least 1, not 2.5"),
+        ({"max_takeovers": "2"}, "max_takeovers is a number of zero or more, not '2'"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_an_argument_of_another_kind_is_refused(options: dict[str, Any], said: str) -> None:
+    with pytest.raises(TypeError) as caught:
+        StreamGuard(**{"log": MemoryLog(), "authorize": anyone_with_the_id, **options})
+    assert str(caught.value) == said
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"ttl": 0}, "ttl is a number above zero, not 0"),
+        ({"ttl": float("nan")}, "ttl is a number above zero, not nan"),
+        ({"patience": -1}, "patience is a number of zero or more, not -1"),
+        ({"max_readers": 0}, "max_readers is a whole number of at least 1, not 0"),
+        ({"max_takeovers": -1}, "max_takeovers is a number of zero or more, not -1"),
+    ],
+    ids=str,
+)
+def test_an_argument_out_of_range_is_refused(options: dict[str, Any], said: str) -> None:
+    with pytest.raises(ValueError, match=f"^{re.escape(said)}$"):
+        StreamGuard(MemoryLog(), **{"authorize": anyone_with_the_id, **options})
+
+
+def test_what_may_be_called_with_two_is_an_authorize() -> None:
+    class Who:
+        def __call__(self, request: Any, action: str) -> str:
+            return "ann"
+
+    good: Any
+    for good in (Who(), functools.partial(lambda log, request, action: "ann", None), anyone_with_the_id, max):
+        StreamGuard(MemoryLog(), authorize=good, on_disconnect=ReadOn(seconds=60))
+
+
+@pytest.mark.parametrize(
+    ("make", "said"),
+    [
+        (lambda: Detach("60"), "grace is a number of zero or more, not '60'"),  # type: ignore[arg-type]
+        (lambda: Detach(None), "grace is a number of zero or more, not None"),  # type: ignore[arg-type]
+        (lambda: ReadOn(seconds="60"), "seconds is a number of zero or more, not '60'"),  # type: ignore[arg-type]
+        (lambda: Retention(after_end="600"), "after_end is a number above zero, not '600'"),  # type: ignore[arg-type]
+        (lambda: Retention(unsealed=None), "unsealed is a number above zero, not None"),  # type: ignore[arg-type]
+    ],
+)
+def test_a_time_that_is_no_number_is_refused_by_its_name(make: Any, said: str) -> None:
+    with pytest.raises(TypeError, match=f"^{re.escape(said)}$"):
+        make()

@@ -123,6 +123,19 @@ async def test_a_sign_comes_through_the_log() -> None:
     assert await end_of(run, log) == (3.0 + PRESENCE + 5.0, "cancelled")
 
 
+async def test_a_reader_may_leave_while_a_run_lets_go_of_its_lease() -> None:
+    """Its tasks are over by then, and none can be started for the readers that it has no more."""
+    store = Store(slow=0.5)
+    _, run, log = await started(Detach(5.0), slowly(100), log=store)
+    await anyio.sleep(5.0)
+    run.producer.sink.leave("its lease is lost")
+    while "release" not in store.calls:
+        await anyio.sleep(0.1)
+    assert not run.over.is_set()
+    run.leave()
+    assert (await end_of(run, log))[1] is None
+
+
 async def test_runs_are_found_by_their_sids_while_they_run() -> None:
     runs, run, log = await started(Detach(), slowly(1))
     assert (runs.get(SID), len(runs)) == (run, 1)
@@ -154,5 +167,5 @@ async def test_a_run_that_ends_late_does_not_hide_its_successor() -> None:
 
 async def test_policies_take_no_negative_limits() -> None:
     for make in (lambda: Detach(-1.0), lambda: ReadOn(items=-1), lambda: ReadOn(seconds=-1.0)):
-        with pytest.raises(ValueError, match="must be zero or more"):
+        with pytest.raises(ValueError, match="a number of zero or more"):
             make()
