@@ -108,7 +108,8 @@ def _copied(state: Any) -> Any:
 
 @attrs.frozen
 class Checkpoint:
-    """A state from which the source could continue; whatever the flush policy holds leaves first.
+    """A state from which the source could continue; whatever the flush policy holds leaves first. One in the middle of
+    a character (between bytes, or halves of a surrogate pair) is passed over: nobody could go on from there.
 
     It is a copy, as JSON has it: a list of tokens grows on, and by the time the checkpoint is written it would say
     more than the text before it does. Raises NotSerialisable for a state that is no JSON.

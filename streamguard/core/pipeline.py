@@ -64,6 +64,8 @@ class ItemStage:
             raise _unsupported(item)
         if isinstance(item, Finish) and item.reason is None:
             return [item]  # usage on the way ends nothing, and tears no character
+        if isinstance(item, Checkpoint) and self.intake.torn:
+            return []  # from half a character nobody can go on; and to send it would tear it
         if not isinstance(item, (Finish, Checkpoint)):
             self.items += 1
         text = self.drain()

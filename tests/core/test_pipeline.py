@@ -613,6 +613,22 @@ def test_two_reasons_conflict_and_lose_no_text() -> None:
     assert said(stage.fail(failure_from(caught.value), 0.0)) == ["abc", ("end", "failed")]
 
 
+# ---- checkpoints --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("policy", [Immediate(), NEVER, EveryTokens(2)])
+@pytest.mark.parametrize("pieces", [[*["é 🎉 世".encode()[at : at + 1] for at in range(11)]], [*"a\ud83c\udf89b"]])
+def test_a_checkpoint_in_the_middle_of_a_character_tears_it_not(policy: FlushPolicy, pieces: list[Any]) -> None:
+    pipeline = pipeline_of(policy)
+    out = pipeline.open()
+    for number, piece in enumerate(pieces):
+        out += pipeline.push(piece, 0.0) + pipeline.push(Checkpoint(number), 0.0)
+    out += pipeline.finish(0.0)
+    *texts, end = lines(out)
+    assert end == ("end", "complete")
+    assert "".join(texts) == ("é 🎉 世" if isinstance(pieces[0], bytes) else "a🎉b")
+
+
 # ---- items that raise ---------------------------------------------------------------------------
 
 BAD: list[tuple[Any, type[Exception]]] = [
