@@ -208,7 +208,7 @@ class LoggedAnswer:
         return self.body if isinstance(self.body, bytes) else await self.body()
 
     async def _start(self, reading: Reading, claim: Claim, request: Any) -> None:
-        name = self.stream.name(request) if callable(self.stream.name) else self.stream.name
+        name = self.stream.name_of(request)
         own = self._own()
         if claim.facts.method == "HEAD":
             info = StreamInfo("", self.options.dialect.name, options=own)

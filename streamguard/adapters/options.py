@@ -6,6 +6,7 @@ of an endpoint.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from typing import Any, Final, Literal, TypedDict
 
@@ -117,9 +118,17 @@ def _called(instance: object, attribute: attrs.Attribute[Any], value: object) ->
         raise TypeError(f"{attribute.name} is a function, not {shown(value)}")
 
 
-def _naming(instance: object, attribute: attrs.Attribute[Any], value: object) -> None:
-    if value is not None and not isinstance(value, str) and not callable(value):
+def _naming(instance: object, attribute: attrs.Attribute[Any], value: Any) -> None:
+    if value is None or isinstance(value, str):
+        if value == "":
+            raise ValueError("name is a text that is not empty, or None for no name; not ''")
+    elif not callable(value):
         raise TypeError(f"name is a text, or a function of the request that returns one, not {shown(value)}")
+    elif any(map(inspect.iscoroutinefunction, (value, getattr(value, "__call__", None)))):  # noqa: B004
+        raise TypeError(
+            f"name: {shown(value)} is a coroutine function: write a plain `def`, which reads the name from the "
+            f"request's path, query or headers"
+        )
 
 
 @attrs.frozen
@@ -137,6 +146,21 @@ class StreamOptions:
     exclusive: bool = attrs.field(default=False, validator=attrs.validators.instance_of(bool))
     confidential: bool = attrs.field(default=False, validator=attrs.validators.instance_of(bool))
     resumer: Callable[..., Any] | None = attrs.field(default=None, validator=_called)
+
+    def name_of(self, request: Any) -> str | None:
+        """The name of a request's stream. Raises TypeError and ValueError for what a function answered that is none."""
+        if not callable(self.name):
+            return self.name
+        found: Any = self.name(request)
+        if found is None or (isinstance(found, str) and found):
+            return found
+        answered = shown(found)
+        if inspect.iscoroutine(found):
+            found.close()  # else Python warns, later, that it was never awaited
+            answered = "a coroutine"
+        kind, right = (ValueError, "that is not empty") if found == "" else (TypeError, "for example str(…)")
+        comma = "," if kind is TypeError else ""
+        raise kind(f"{shown(self.name)} answered {answered} for name: return a text{comma} {right}, or None for no name")
 
     @classmethod
     def split(cls, named: StreamNames) -> tuple[StreamOptions, AnswerOptions]:

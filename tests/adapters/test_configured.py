@@ -12,6 +12,7 @@ from starlette.responses import JSONResponse
 
 from streamguard import anyone_with_the_id
 from streamguard.adapters import fastapi, starlette
+from streamguard.adapters.options import StreamOptions
 from streamguard.log.memory import MemoryLog
 
 pytestmark = pytest.mark.anyio
@@ -78,3 +79,69 @@ async def test_a_plain_response_and_a_logged_one_pass(framework: Any) -> None:
 
     assert (await guard.stream(no)(a_request())).status_code == 422
     assert isinstance(await guard.stream(logged)(a_request()), framework.ResumableResponse)
+
+
+# ---- names ------------------------------------------------------------------------------------------
+
+
+def chat_of(answer: Any) -> Any:
+    def chat(request: Any) -> Any:
+        return answer
+
+    return chat
+
+
+async def later(request: Any) -> str:
+    return "seven"
+
+
+class Later:
+    async def __call__(self, request: Any) -> str:
+        return "seven"
+
+
+ASYNC = " is a coroutine function: write a plain `def`, which reads the name from the request's path, query or headers"
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "said"),
+    [
+        ("", ValueError, "name is a text that is not empty, or None for no name; not ''"),
+        (7, TypeError, "name is a text, or a function of the request that returns one, not 7"),
+        (later, TypeError, "name: the function later" + ASYNC),
+        (functools.partial(later), TypeError, None),
+        (Later(), TypeError, None),
+    ],
+    ids=["empty", "int", "async def", "partial", "object"],
+)
+def test_a_name_that_is_none_is_refused_when_decorating(name: Any, kind: type[Exception], said: str | None) -> None:
+    with pytest.raises(kind) as caught:
+        a_guard().stream(name=name)
+    assert str(caught.value) == said if said is not None else str(caught.value).endswith(ASYNC)
+
+
+@pytest.mark.parametrize(
+    ("answer", "kind", "said"),
+    [
+        (7, TypeError, "the function chat answered 7 for name: return a text, for example str(…), or None for no name"),
+        (b"7", TypeError, "the function chat answered b'7' for name: return a text, for example str(…), or None"),
+        ("", ValueError, "the function chat answered '' for name: return a text that is not empty, or None"),
+    ],
+    ids=["int", "bytes", "empty"],
+)
+async def test_what_a_function_answers_for_a_name_is_checked_alike(answer: Any, kind: Any, said: str) -> None:
+    options, _ = StreamOptions.split({"name": chat_of(answer)})
+    with pytest.raises(kind) as caught:
+        options.name_of(None)
+    assert str(caught.value).startswith(said)
+
+
+async def test_a_coroutine_for_a_name_is_told_as_what_it_is() -> None:
+    options, _ = StreamOptions.split({"name": chat_of(later(None))})
+    with pytest.raises(TypeError, match=r"^the function chat answered a coroutine for name: "):
+        options.name_of(None)
+
+
+def test_a_text_none_and_what_functions_answer_are_names() -> None:
+    names: Any = ["seven", None, chat_of("seven"), chat_of(None)]
+    assert [StreamOptions.split({"name": name})[0].name_of(None) for name in names] == ["seven", None] * 2
