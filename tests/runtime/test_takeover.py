@@ -187,6 +187,7 @@ async def test_a_reason_before_the_tail_is_not_lost() -> None:
     assert await gone_on(Replay(iter_of(again)), logged(items, NATIVE), NATIVE) == [Finish("length"), "b"]
 
 
+@anyio_test
 async def test_a_replay_may_bring_a_checkpoint_in_the_middle_of_a_character() -> None:
     """Where the first run was in the middle of another, since the pieces need not be the same."""
     again = ["a", b"\xc3", Checkpoint(1), b"\xa9", "b"]
