@@ -99,6 +99,7 @@ class StreamGuard:
     max_readers: int = attrs.field(kw_only=True, default=8, validator=whole_number)
     patience: float = attrs.field(kw_only=True, default=5.0, validator=number(least=0))
     path: str | None = attrs.field(init=False, default=None)  # where `install` put the endpoints
+    told: bool = attrs.field(init=False, default=False)  # in the log, that it did not
     runs: Runs = attrs.field(init=False, factory=Runs)
     readers: Readers = attrs.field(init=False, factory=Readers)
     max_takeovers: int = attrs.field(kw_only=True, default=2, validator=number(least=0))

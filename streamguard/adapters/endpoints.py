@@ -33,12 +33,13 @@ from streamguard.adapters.reading import NOT_HERE, ROOT, Reading, unavailable, w
 from streamguard.adapters.seal import ASGIApp, Message, Receive, Scope, SealMiddleware, Send
 from streamguard.adapters.workers import declared_workers
 from streamguard.app import Action, StreamGuard
+from streamguard.core.arguments import shown
 from streamguard.core.cursor import Cursor, cursor_zero
 from streamguard.core.errors import CursorError, SourceFailed
 from streamguard.core.exchange import NO_STORE, Refusal, RequestFacts, cannot_resume, problem
 from streamguard.log.base import LogError, LogUnavailable, StreamState, UnknownStream
 
-__all__ = ["CORS_EXPOSED", "CORS_HEADERS", "Endpoints", "RootedSeal"]
+__all__ = ["CORS_EXPOSED", "CORS_HEADERS", "Endpoints", "RootedSeal", "require_path"]
 
 logger = logging.getLogger("streamguard")
 
@@ -129,8 +130,7 @@ class Endpoints:
         request_of: Callable[[Scope, Receive], Any] | None = None,
         **named: Unpack[Options],
     ) -> None:
-        if not path.startswith("/") or path.endswith("/"):
-            raise ValueError(f"the path begins with a slash and does not end with one, as /streams does; not {path!r}")
+        require_path(path)
         self.guard = guard
         self.path = path
         self.by_id = by_id
@@ -280,6 +280,16 @@ class Endpoints:
         if not principal and len(name) < MIN_SECRET:
             raise UnknownStream(name)  # it could be guessed, and nothing else would keep strangers out
         return await self.guard.named(name, principal)
+
+
+def require_path(path: Any) -> None:
+    """Raise TypeError or ValueError for what is no path to stand at."""
+    if not isinstance(path, str):
+        raise TypeError(f'the path is a text, for example "/streams", not {shown(path)}')
+    if not path.startswith("/") or path.endswith("/"):
+        raise ValueError(f"the path begins with a slash and does not end with one, as /streams does; not {path!r}")
+    if "{" in path or "}" in path:
+        raise ValueError(f"the path is the same for every request, as /streams is, without {{parameters}}; not {path!r}")
 
 
 def _is_sid(text: str) -> bool:

@@ -42,6 +42,11 @@ logger = logging.getLogger("streamguard")
 MIN_SECRET: Final = 22  # characters of a key, or a name, that is all that keeps strangers out: 128 random bits
 FORBIDDEN: Final = problem(403, "forbidden", "this is not allowed")
 
+_NOT_INSTALLED: Final = (
+    'this guard is not installed: nobody can come back to its streams. Call guard.install(app, "/streams") after every '
+    "add_middleware"
+)
+
 Body = Callable[[], Awaitable[bytes]]
 
 
@@ -214,6 +219,9 @@ class LoggedAnswer:
             info = StreamInfo("", self.options.dialect.name, options=own)
             await reading.read(info, cursor_zero(""), self.headers, self.status)
             return
+        if self.guard.path is None and not self.guard.told:
+            self.guard.told = True
+            logger.error(_NOT_INSTALLED)
         agreed = terms(claim.facts)
         can_resume = agreed.negotiated or claim.facts.event_source or claim.key is not None or name is not None
         try:

@@ -158,9 +158,8 @@ class StreamOptions:
         if inspect.iscoroutine(found):
             found.close()  # else Python warns, later, that it was never awaited
             answered = "a coroutine"
-        kind, right = (ValueError, "that is not empty") if found == "" else (TypeError, "for example str(…)")
-        comma = "," if kind is TypeError else ""
-        raise kind(f"{shown(self.name)} answered {answered} for name: return a text{comma} {right}, or None for no name")
+        kind, right = (ValueError, " that is not empty") if found == "" else (TypeError, ", for example str(…)")
+        raise kind(f"{shown(self.name)} answered {answered} for name: return a text{right}, or None for no name")
 
     @classmethod
     def split(cls, named: StreamNames) -> tuple[StreamOptions, AnswerOptions]:

@@ -36,12 +36,13 @@ from typing_extensions import Unpack
 
 from streamguard.adapters.asgi import GuardedAnswer, SealMiddleware, encode_headers, request_facts
 from streamguard.adapters.bodies import body_of, read_body
-from streamguard.adapters.endpoints import Endpoints, RootedSeal
+from streamguard.adapters.endpoints import Endpoints, RootedSeal, require_path
 from streamguard.adapters.logged import Claim, LoggedAnswer, make_claim, register_resumer
 from streamguard.adapters.options import AnswerOptions, Options, StreamNames, StreamOptions, no_endpoint
 from streamguard.adapters.returned import GUARDED, guarded_twice, own_response, refuse_plain
 from streamguard.adapters.seal import Receive, Scope, Send, mark_guarded, remember_guarded, remember_unguarded
 from streamguard.app import StreamGuard as BaseGuard
+from streamguard.core.arguments import shown
 from streamguard.core.errors import Failure
 from streamguard.observe.hooks import Outcome
 from streamguard.runtime.source import Producer
@@ -368,10 +369,18 @@ class StreamGuard(BaseGuard):
         elsewhere too, or an application that is started again in one process, as tests do. Options are how streams are
         served there.
 
-        Raises RuntimeError for a guard that is installed already.
+        Raises RuntimeError for a guard that is installed already, and for a path that is another guard's; TypeError
+        and ValueError for arguments that are not an application, or a path.
         """
+        if not isinstance(app, Starlette):
+            what = "a Starlette or FastAPI application: its seal stands round all of it, so a router will not do"
+            raise TypeError(f'guard.install(app, "/streams"): app is {what}; not {shown(app)}')
+        require_path(path)
         if self.path is not None:
             raise RuntimeError(f"this guard is installed already, at {self.path}")
+        for route in app.router.routes:
+            if isinstance(route, Route) and isinstance(route.endpoint, Endpoints) and route.path == path:
+                raise RuntimeError(f"another guard is at {path} already; give this one a path of its own")
         endpoints = Endpoints(self, path, by_id=by_id, request_of=Request, **named)
         for address in (f"{path}/{{tail:path}}", path):
             app.router.routes.insert(0, Route(address, endpoints, include_in_schema=False))

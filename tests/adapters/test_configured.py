@@ -6,9 +6,13 @@ import functools
 from collections.abc import AsyncIterator
 from typing import Any
 
+import httpx
 import pytest
+from fastapi import APIRouter, FastAPI
+from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import JSONResponse
+from starlette.routing import Route
 
 from streamguard import anyone_with_the_id
 from streamguard.adapters import fastapi, starlette
@@ -145,3 +149,57 @@ async def test_a_coroutine_for_a_name_is_told_as_what_it_is() -> None:
 def test_a_text_none_and_what_functions_answer_are_names() -> None:
     names: Any = ["seven", None, chat_of("seven"), chat_of(None)]
     assert [StreamOptions.split({"name": name})[0].name_of(None) for name in names] == ["seven", None] * 2
+
+
+# ---- installed --------------------------------------------------------------------------------------
+
+
+INSTALLED = (
+    'this guard is not installed: nobody can come back to its streams. Call guard.install(app, "/streams") after every '
+    "add_middleware"
+)
+
+
+async def answered(app: Any, path: str = "/tokens") -> int:
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://app") as client:
+        return (await client.get(path, headers={"streamguard": "v=1"})).status_code
+
+
+async def test_a_guard_that_is_not_installed_says_so_once_at_its_first_stream(caplog: Any) -> None:
+    async def tokens(request: Request) -> AsyncIterator[str]:
+        yield "t0 "
+
+    for install, lines in ((False, [("ERROR", INSTALLED)]), (True, [])):
+        caplog.clear()
+        guard = a_guard()
+        app = Starlette(routes=[Route("/tokens", guard.stream(tokens))])
+        if install:
+            guard.install(app)
+        assert [await answered(app) for _ in range(2)] == [200, 200]
+        assert [(record.levelname, record.message) for record in caplog.records if "guard" in record.message] == lines
+
+
+@FRAMEWORKS
+def test_two_guards_of_one_application_have_a_path_each(framework: Any) -> None:
+    app = FastAPI() if framework is fastapi else Starlette()
+    a_guard(framework).install(app)
+    other = a_guard(framework)
+    with pytest.raises(RuntimeError) as caught:
+        other.install(app, "/streams")
+    assert str(caught.value) == "another guard is at /streams already; give this one a path of its own"
+    other.install(app, "/others")
+    assert other.path == "/others"
+
+
+def test_what_is_no_application_or_no_path_is_refused() -> None:
+    guard, app = a_guard(), Starlette()
+    wants = 'guard.install(app, "/streams"): app is a Starlette or FastAPI application: its seal stands round all of it'
+    for wrong in ("/streams", APIRouter(), Starlette, None):
+        with pytest.raises(TypeError) as caught:
+            guard.install(wrong, app)
+        assert str(caught.value).startswith(wants)
+    with pytest.raises(TypeError, match=r'^the path is a text, for example "/streams", not None$'):
+        guard.install(app, None)
+    with pytest.raises(ValueError, match=r"without \{parameters\}; not '/chats/\{chat\}/streams'$"):
+        guard.install(app, "/chats/{chat}/streams")
+    assert (guard.path, app.routes, app.user_middleware) == (None, [], [])
