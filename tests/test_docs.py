@@ -41,7 +41,7 @@ RUN = {
     "chat_app.py", "relay_app.py", "failing_app.py", "early_app.py", "own_server.py", "by_hand.py", "reading.py",
     "metered_app.py", "patient_app.py", "limited_server.py", "thread_app.py", "push_app.py", "queue_source.py",
     "cut_test.py", "disconnect_test.py", "contract_test.py", "decoders_test.py",
-    "lasting_app.py", "cut_and_back.py", "surviving_reader.py", "saved_app.py", "filed_app.py", "redis_app.py",
+    "surviving_app.py", "lasting_app.py", "cut_and_back.py", "surviving_reader.py", "saved_app.py", "filed_app.py", "redis_app.py",
     "taken_app.py", "reloaded_app.py", "completing_app.py",
     "converted_app.py", "events_app.py", "limited_reading.py", "resuming.py", "restarted.py",
 }  # fmt: skip
@@ -101,6 +101,23 @@ def test_the_readme_endpoint_and_client_work_as_printed(tmp_path: Path) -> None:
     with served(tmp_path, "app.py") as url:
         out = ran(tmp_path, "client.py", **{"http://127.0.0.1:8000": url})
     assert re.fullmatch(r"Hello from a stream COMPLETE, 5 frames, crc [0-9a-f]{8}\n", out)
+
+
+def test_a_cut_answer_of_the_readmes_surviving_endpoint_goes_on(tmp_path: Path) -> None:
+    words, text, last = [f"word-{number}" for number in range(20)], "", ""
+    headers = {"x-user": "ann", "streamguard": "v=1"}
+    with served(tmp_path, "surviving_app.py") as url:
+        with http.stream("POST", f"{url}/chat", params={"text": " ".join(words)}, headers=headers) as response:
+            for line in response.iter_lines():
+                last = line[4:] if line.startswith("id: ") else last
+                text += line[7:-1] if line.startswith('data: "') else ""
+                if "word-2" in text:
+                    break
+        rest = http.get(f"{url}/streams", headers={**headers, "last-event-id": last}).text
+        stranger = http.get(f"{url}/streams", headers={**headers, "x-user": "bob", "last-event-id": last})
+    text += "".join(re.findall(r'^data: "(.*)"$', rest, re.MULTILINE))
+    assert (text, stranger.status_code) == ("".join(f"{word} " for word in words), 404)
+    assert '"status":"complete"' in rest
 
 
 @pytest.mark.parametrize("name", ["openai_app.py", "chat_app.py"])
