@@ -30,7 +30,7 @@ from streamguard.adapters.asgi import GuardedAnswer, refuse_early
 from streamguard.adapters.logged import FORBIDDEN, MIN_SECRET
 from streamguard.adapters.options import AnswerOptions, Options
 from streamguard.adapters.reading import NOT_HERE, ROOT, Reading, unavailable, why_not
-from streamguard.adapters.seal import ASGIApp, Message, Receive, Scope, SealMiddleware, Send
+from streamguard.adapters.seal import ASGIApp, Message, Receive, Scope, SealMiddleware, Send, mark_guarded
 from streamguard.adapters.workers import declared_workers
 from streamguard.app import Action, StreamGuard
 from streamguard.core.arguments import shown
@@ -144,6 +144,7 @@ class Endpoints:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             raise RuntimeError(f"the endpoints of streams speak HTTP, and were given {scope['type']!r}")
+        mark_guarded(scope)
         reading = Reading(self.guard, self.options, scope, receive, send)
         try:
             await self._serve(reading, self._tail(scope))
@@ -289,7 +290,7 @@ def require_path(path: Any) -> None:
     if not path.startswith("/") or path.endswith("/"):
         raise ValueError(f"the path begins with a slash and does not end with one, as /streams does; not {path!r}")
     if "{" in path or "}" in path:
-        raise ValueError(f"the path is the same for every request, as /streams is, without {{parameters}}; not {path!r}")
+        raise ValueError(f"the path is the same for each request, as /streams is, without {{parameters}}; not {path!r}")
 
 
 def _is_sid(text: str) -> bool:

@@ -17,6 +17,7 @@ The seal sees every answer, so it also tells of an endpoint that was meant to be
 
 from __future__ import annotations
 
+import asyncio
 import functools
 import logging
 import sys
@@ -56,6 +57,7 @@ _BASE: Final = "starlette.middleware.base"
 _WRAPPED: Final = ("func", "__self__", "send", "_send", "receive", "_receive")  # where an object may keep another
 _MAX_WRAPPED: Final = 200  # objects looked at; a dozen are usual
 _LAYERS: Final = ("starlette._exception_handler", "starlette.middleware.errors")
+_STOPPED: Final = ("Task cancelled, timeout graceful shutdown exceeded",)  # what uvicorn cancels requests with
 _START: Final = frozenset({None, "type", "http.response.start", True})
 
 # Functions of which `guarded` made guarded ones, and which no route should call.
@@ -120,7 +122,13 @@ class SealMiddleware:
         def sealed_send(message: Message) -> Awaitable[None]:  # no coroutine: it would be one more at every token
             return _dropped() if seal.looks and seal.holds(message, scope) else send(message)
 
-        await self.app(scope, receive, sealed_send)
+        try:
+            await self.app(scope, receive, sealed_send)
+        except asyncio.CancelledError as exc:
+            # It came from uvicorn itself, which has nothing more to do with it than to log a traceback of it. Any
+            # other goes on: a layer outside, or its time limit, may wait for it.
+            if outer is not None or not seal.guarded or exc.args != _STOPPED:
+                raise
 
 
 def part_send(send: Send) -> Send:

@@ -372,9 +372,10 @@ class StreamGuard(BaseGuard):
         Raises RuntimeError for a guard that is installed already, and for a path that is another guard's; TypeError
         and ValueError for arguments that are not an application, or a path.
         """
-        if not isinstance(app, Starlette):
+        given: object = app
+        if not isinstance(given, Starlette):
             what = "a Starlette or FastAPI application: its seal stands round all of it, so a router will not do"
-            raise TypeError(f'guard.install(app, "/streams"): app is {what}; not {shown(app)}')
+            raise TypeError(f'guard.install(app, "/streams"): app is {what}; not {shown(given)}')
         require_path(path)
         if self.path is not None:
             raise RuntimeError(f"this guard is installed already, at {self.path}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import functools
 from collections.abc import AsyncIterator
 from typing import Any
@@ -203,3 +204,55 @@ def test_what_is_no_application_or_no_path_is_refused() -> None:
     with pytest.raises(ValueError, match=r"without \{parameters\}; not '/chats/\{chat\}/streams'$"):
         guard.install(app, "/chats/{chat}/streams")
     assert (guard.path, app.routes, app.user_middleware) == (None, [], [])
+
+
+# ---- a server that stops ----------------------------------------------------------------------------
+
+
+class Held:
+    """A stream that is held up after its first token, asked for over bare ASGI, so that its task can be cancelled."""
+
+    def __init__(self) -> None:
+        guard = a_guard()
+
+        async def tokens(request: Request) -> AsyncIterator[str]:
+            yield "t0 "
+            await asyncio.Event().wait()
+
+        self.guard, self.sent, self.asked = guard, bytearray(), False
+        self.app = Starlette(routes=[Route("/tokens", guard.stream(tokens))])
+        guard.install(self.app)
+
+    async def send(self, message: Any) -> None:
+        self.sent += message.get("body", b"")
+
+    async def receive(self) -> Any:
+        if not self.asked:
+            self.asked = True
+            return {"type": "http.request", "body": b"", "more_body": False}
+        await asyncio.Event().wait()
+
+    async def cancelled(self, message: str | None) -> asyncio.Task[None]:
+        headers = [(b"streamguard", b"v=1")]
+        scope = {"type": "http", "method": "GET", "path": "/tokens", "headers": headers, "query_string": b""}
+        task: asyncio.Task[None] = asyncio.ensure_future(self.app(scope, self.receive, self.send))
+        while b"t0" not in self.sent:
+            assert not task.done(), task
+            await asyncio.sleep(0)
+        task.cancel(message)
+        await asyncio.wait([task])
+        await self.guard.aclose()
+        return task
+
+
+def test_a_cancellation_of_uvicorns_at_its_stop_ends_in_the_answer_and_no_other_does() -> None:
+    """uvicorn logs a traceback of what comes out; a layer outside that cancels waits for it to come out."""
+
+    async def check() -> None:
+        for message, ours in (("Task cancelled, timeout graceful shutdown exceeded", True), ("", False), (None, False)):
+            held = Held()
+            task = await held.cancelled(message)
+            assert task.cancelled() is not ours
+            assert b'"reason":"shutdown"' in held.sent
+
+    asyncio.run(check())
