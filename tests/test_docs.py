@@ -41,7 +41,8 @@ RUN = {
     "chat_app.py", "relay_app.py", "failing_app.py", "early_app.py", "own_server.py", "by_hand.py", "reading.py",
     "metered_app.py", "patient_app.py", "limited_server.py", "thread_app.py", "push_app.py", "queue_source.py",
     "cut_test.py", "disconnect_test.py", "contract_test.py", "decoders_test.py",
-    "surviving_app.py", "lasting_app.py", "cut_and_back.py", "surviving_reader.py", "saved_app.py", "filed_app.py", "redis_app.py",
+    "surviving_app.py",
+    "lasting_app.py", "cut_and_back.py", "surviving_reader.py", "saved_app.py", "filed_app.py", "redis_app.py",
     "taken_app.py", "reloaded_app.py", "completing_app.py",
     "converted_app.py", "events_app.py", "limited_reading.py", "resuming.py", "restarted.py",
 }  # fmt: skip
