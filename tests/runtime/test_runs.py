@@ -125,12 +125,12 @@ async def test_a_sign_comes_through_the_log() -> None:
 
 async def test_a_reader_may_leave_while_a_run_lets_go_of_its_lease() -> None:
     """Its tasks are over by then, and none can be started for the readers that it has no more."""
-    store = Store(slow=0.5)
+    releasing = anyio.Event()
+    store = Store(slow=0.5, at=lambda step: releasing.set() if step == "release" else None)
     _, run, log = await started(Detach(5.0), slowly(100), log=store)
     await anyio.sleep(5.0)
     run.producer.sink.leave("its lease is lost")
-    while "release" not in store.calls:
-        await anyio.sleep(0.1)
+    await releasing.wait()
     assert not run.over.is_set()
     run.leave()
     assert (await end_of(run, log))[1] is None
