@@ -252,28 +252,33 @@ class StreamGuard:
             if base.crash is not None:
                 base.crash("in-takeover")
             state = await self.log.state(sid)
-            if not await self._gone_on(state, lease):
-                await self._sealed(state, lease)
+            why = await self._gone_on(state, lease)
+            if why is not None:
+                await self._sealed(state, lease, why)
         except BaseException:
             await let_go(self.log, lease)
             raise
 
-    async def _gone_on(self, state: StreamState, lease: Lease) -> bool:
-        """Go on with it, if somebody says how."""
+    async def _gone_on(self, state: StreamState, lease: Lease) -> str | None:
+        """Go on with it, if somebody says how; else why not."""
         sid = state.info.sid
-        endpoint = self.resumers.get(own_options(state.info).get("resumer", ""))
-        if endpoint is None or state.cancelled or lease.epoch - 1 > self.max_takeovers:
-            return False
+        resumer = own_options(state.info).get("resumer", "")
+        endpoint = self.resumers.get(resumer)
+        if state.cancelled:
+            return "it was cancelled"
+        if endpoint is None:
+            return f"its resumer is not known here: {resumer}" if resumer else "its endpoint has no resumer"
+        if lease.epoch - 1 > self.max_takeovers:
+            return f"it was taken over {lease.epoch - 2} times already (max_takeovers)"
         try:
             source, encoder = await self._resumed(state, endpoint)
         except LogUnavailable:
             raise
         except LogError as exc:
-            logger.warning("stream %s cannot be taken over: %s", sid[:8], exc)
-            return False
+            return f"it cannot be taken over: {exc}"
         except Exception:
             logger.exception("stream %s cannot be taken over: its resumer failed", sid[:8])
-            return False
+            return "its resumer failed"
         asked = endpoint.timing.clock()
         try:
             await self.log.renew(lease)
@@ -296,7 +301,7 @@ class StreamGuard:
         run.seen()  # whoever reads it is known by signs only, and has time to give the next
         run.leave()
         logger.warning("stream %s: taken over at frame %d, by lease %d", sid[:8], state.tail.seq, lease.epoch)
-        return True
+        return None
 
     async def _resumed(self, state: StreamState, endpoint: Endpoint) -> tuple[TokenSource, FramedEncoder]:
         """Ask the resumer, for half of a lease at most. Raises LogError, and for what is wrong with its answer."""
@@ -311,7 +316,7 @@ class StreamGuard:
             return taken_up(await answer if inspect.isawaitable(answer) else answer, found, frames, dialect), encoder
         raise TimeoutError("it took longer than half a lease: what takes time belongs into its source")
 
-    async def _sealed(self, state: StreamState, lease: Lease) -> None:
+    async def _sealed(self, state: StreamState, lease: Lease, why: str) -> None:
         endpoint = self.resumers.get(own_options(state.info).get("resumer", ""))
         try:
             dialect = None if endpoint is None else endpoint.dialect
@@ -324,7 +329,7 @@ class StreamGuard:
             encoder = FramedEncoder("native", at=state.tail)
         failure, status = (CANCELLED, "cancelled") if state.cancelled else (LOST, "failed")
         await self.log.append(lease, state.tail, encoder.fail(failure, status))
-        logger.warning("stream %s: nobody generates it any more; it ended as %s", state.info.sid[:8], status)
+        logger.warning("stream %s: nobody generates it any more; it ended as %s: %s", state.info.sid[:8], status, why)
 
     async def require_open(self) -> None:
         """Raise RuntimeError where `aclose` has closed the log, and it takes no calls any more."""

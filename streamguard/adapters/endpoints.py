@@ -59,6 +59,9 @@ _METHODS: Final = {"": "GET, HEAD, POST, DELETE, OPTIONS", "status": "GET, HEAD,
 _ACTIONS: Final[dict[str, Action]] = {"GET": "read", "HEAD": "read", "POST": "ack", "DELETE": "cancel"}
 _MAX_BODY: Final = 4096  # bytes of a POST, which are a hundred
 _NAMELESS: Final = problem(400, "no_stream", "name the stream: Last-Event-ID, Streamguard-Stream or ?name=")
+_NO_CURSOR: Final = problem(
+    400, "no_stream", "the Last-Event-ID is no cursor: it is the id of an event, as it came"
+)
 _UNKNOWN: Final = problem(404, "unknown_stream", NOT_HERE)
 _MISFIT: Final = problem(409, "misfit", "the cursor is not one of this stream's, or was not sent to this reader")
 _NOT_SHARED: Final = (
@@ -275,9 +278,10 @@ class Endpoints:
             if not _is_sid(sid):
                 raise UnknownStream(sid)
             return await self.guard.find(sid, principal)
-        name = parse_qs(facts.query).get("name", [""])[0]
+        query = parse_qs(facts.query)
+        name = query.get("name", [""])[0]
         if not name:
-            raise _Refused(_NAMELESS)
+            raise _Refused(_NO_CURSOR if "after" in query or facts.headers.get("last-event-id") else _NAMELESS)
         if not principal and len(name) < MIN_SECRET:
             raise UnknownStream(name)  # it could be guessed, and nothing else would keep strangers out
         return await self.guard.named(name, principal)

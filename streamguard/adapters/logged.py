@@ -42,6 +42,7 @@ logger = logging.getLogger("streamguard")
 MIN_SECRET: Final = 22  # characters of a key, or a name, that is all that keeps strangers out: 128 random bits
 FORBIDDEN: Final = problem(403, "forbidden", "this is not allowed")
 
+_NOT_STARTED: Final = "a stream could not be started, and its request was answered 503 log_unavailable: %s"
 _NOT_INSTALLED: Final = (
     'this guard is not installed: nobody can come back to its streams. Call guard.install(app, "/streams") after every '
     "add_middleware"
@@ -90,7 +91,8 @@ async def make_claim(guard: StreamGuard, request: Any, scope: Scope, body: Body)
     fingerprint = fingerprint_of(facts, scope, await body())
     try:
         found = await guard.log.find_key(scoped)
-    except LogUnavailable:
+    except LogUnavailable as exc:
+        logger.warning(_NOT_STARTED, exc)
         return attrs.evolve(claim, refused=unavailable(facts))
     refused = REUSED if found is not None and found.fingerprint != fingerprint else None
     return attrs.evolve(claim, key=scoped, fingerprint=fingerprint, found=found, refused=refused)
@@ -246,7 +248,8 @@ class LoggedAnswer:
             else:
                 await reading.begin(exc.info, self.headers, self.status)
             return
-        except LogUnavailable:
+        except LogUnavailable as exc:
+            logger.warning(_NOT_STARTED, exc)
             await reading.refuse(unavailable(claim.facts))
             return
         self.run = run

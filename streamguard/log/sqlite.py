@@ -247,6 +247,8 @@ def _placed(path: str | os.PathLike[str]) -> str:
         raise TypeError(f"path must be a str or a path, not {shown(path)}")
     if not text or text.startswith((":memory:", "file:")):
         raise ValueError(f"path must be that of a file, not {text!r}; a log in memory is MemoryLog()")
+    if "://" in text:
+        raise ValueError(f'path must be that of a file, for example "streams.db", and no URL; not {text!r}')
     text = os.path.realpath(text)
     why = refusal(text)
     if why is not None:
