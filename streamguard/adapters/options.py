@@ -96,7 +96,7 @@ class AnswerOptions:
             raise TypeError(f"options is an AnswerOptions(…), not {shown(options)}")
         for name in given:
             if name not in _NAMES:
-                raise TypeError(_unknown(name))
+                raise TypeError(_unknown(name, _NAMES))
         return attrs.evolve(options, **given) if given else options
 
     def carrier(self, answer_terms: Terms | None) -> Wire:
@@ -116,6 +116,11 @@ _NAMES: Final = tuple(field.name for field in attrs.fields(AnswerOptions))
 def _called(instance: object, attribute: attrs.Attribute[Any], value: object) -> None:
     if value is not None and not callable(value):
         raise TypeError(f"{attribute.name} is a function, not {shown(value)}")
+
+
+def _switch(instance: object, attribute: attrs.Attribute[Any], value: object) -> None:
+    if not isinstance(value, bool):
+        raise TypeError(f"{attribute.name} is True or False, not {shown(value)}")
 
 
 def _naming(instance: object, attribute: attrs.Attribute[Any], value: Any) -> None:
@@ -143,8 +148,8 @@ class StreamOptions:
 
     name: str | Callable[[Any], str | None] | None = attrs.field(default=None, validator=_naming)
     on_disconnect: OnDisconnect | None = attrs.field(default=None, validator=optional(a_policy))
-    exclusive: bool = attrs.field(default=False, validator=attrs.validators.instance_of(bool))
-    confidential: bool = attrs.field(default=False, validator=attrs.validators.instance_of(bool))
+    exclusive: bool = attrs.field(default=False, validator=_switch)
+    confidential: bool = attrs.field(default=False, validator=_switch)
     resumer: Callable[..., Any] | None = attrs.field(default=None, validator=_called)
 
     def name_of(self, request: Any) -> str | None:
@@ -165,7 +170,10 @@ class StreamOptions:
     def split(cls, named: StreamNames) -> tuple[StreamOptions, AnswerOptions]:
         """Both kinds of options, by name. Raises TypeError for a name that is none, ValueError for dialect `text`."""
         given: dict[str, Any] = {**named}
-        names = {field.name for field in attrs.fields(cls)}
+        names = tuple(field.name for field in attrs.fields(cls))
+        for name in given:
+            if name not in names and name not in _NAMES:
+                raise TypeError(_unknown(name, (*names, *_NAMES), "guard.response(request, source"))
         answer: Any = {name: value for name, value in given.items() if name not in names}
         options = AnswerOptions.of(None, answer)
         if options.dialect.name == "text":
@@ -185,24 +193,24 @@ _ELSEWHERE: Final[dict[str, str]] = {
 }
 
 
-def no_endpoint(given: object) -> str:
+def no_endpoint(given: object, decorator: str = "@guarded") -> str:
     """What to say of what stands where an endpoint belongs: an option, perhaps, which has a name."""
     for option in ("dialect", "wire", "flush", "timing", "buffer"):
         try:
             AnswerOptions.of(None, {option: given})  # type: ignore[misc]
         except (TypeError, ValueError):
             continue
-        return f"options are given by name: write @guarded({option}={shown(given)})"
+        return f"options are given by name: write {decorator}({option}={shown(given)})"
     name = getattr(given, "__name__", given)
-    return f"@guarded needs a function that yields, or one that returns something to iterate; {name!r} is neither"
+    return f"{decorator} needs a function that yields, or one that returns something to iterate; {name!r} is neither"
 
 
-def _unknown(name: str) -> str:
+def _unknown(name: str, known: tuple[str, ...], response: str = "GuardedResponse(source") -> str:
     """What to say of an option that is none."""
     if name in ("status_code", "headers", "background"):
-        advice = f": return GuardedResponse(source, {name}=…);"
+        advice = f": return {response}, {name}=…);"
     elif name in _ELSEWHERE:
         advice = f": write {_ELSEWHERE[name]};"
     else:
-        advice = did_you_mean(name, _NAMES) or ";"
-    return f"unknown option {name!r}{advice} known: {', '.join(_NAMES)}"
+        advice = did_you_mean(name, known) or ";"
+    return f"unknown option {name!r}{advice} known: {', '.join(known)}"

@@ -24,7 +24,7 @@ import sys
 from collections.abc import Awaitable, Callable, MutableMapping
 from types import CellType, FrameType, FunctionType, MethodType
 from typing import Any, Final
-from weakref import WeakSet
+from weakref import WeakKeyDictionary, WeakSet
 
 from streamguard.adapters.transport import keep_transport
 
@@ -61,7 +61,7 @@ _STOPPED: Final = ("Task cancelled, timeout graceful shutdown exceeded",)  # wha
 _START: Final = frozenset({None, "type", "http.response.start", True})
 
 # Functions of which `guarded` made guarded ones, and which no route should call.
-_unguarded: Final[WeakSet[Any]] = WeakSet()
+_unguarded: Final[WeakKeyDictionary[Any, str]] = WeakKeyDictionary()  # each with the decorator that did
 # Those that it made, and that were not told of yet.
 _made: Final[WeakSet[Any]] = WeakSet()
 
@@ -73,7 +73,8 @@ class UnsealedResponse(RuntimeError):
         super().__init__(
             "a middleware of `@app.middleware('http')` or BaseHTTPMiddleware would end an aborted stream cleanly. "
             "Add the line `app.add_middleware(SealMiddleware)` (from streamguard.adapters.asgi) after every other "
-            "add_middleware, so that it is outermost; in a mounted application, to the one that mounts it. "
+            "add_middleware, so that it is outermost; in a mounted application, to the one that mounts it. With a "
+            "StreamGuard, call `guard.install(app, ...)` after every add_middleware: it adds the seal too. "
             "Or pass unsealed='allow' and rely on the terminal frame alone."
         )
 
@@ -177,12 +178,12 @@ def mark_guarded(scope: Scope) -> None:
         seal = seal.outer
 
 
-def remember_unguarded(endpoint: Any) -> None:
-    """Remember that a guarded endpoint was made of `endpoint`, and of what that wraps."""
+def remember_unguarded(endpoint: Any, decorator: str = "@guarded") -> None:
+    """Remember that `decorator` made a guarded endpoint of `endpoint`, and of what that wraps."""
     while endpoint is not None:
         function = getattr(endpoint, "__func__", endpoint)  # a method is another object each time
         try:
-            _unguarded.add(function)
+            _unguarded[function] = decorator
         except TypeError:
             pass  # a few callables can be neither compared nor referred to: they are not told of
         endpoint = getattr(function, "__wrapped__", None)
@@ -209,15 +210,15 @@ def _tell_unguarded(scope: Scope) -> None:
     endpoint = scope.get("endpoint")
     function = getattr(endpoint, "__func__", endpoint)
     try:
-        found = function in _unguarded
+        decorator = _unguarded.pop(function, None)  # once
     except TypeError:
         return
-    if found:
-        _unguarded.discard(function)  # once
+    if decorator is not None:
         logger.error(
             "the endpoint %r was answered unguarded, though there is a guarded one of it: its route was registered "
-            "before; put @guarded below the route's decorator, directly above the function",
+            "before; put %s below the route's decorator, directly above the function",
             getattr(function, "__qualname__", function),
+            decorator,
         )
 
 

@@ -165,6 +165,7 @@ class ResumableResponse(_Streaming[LoggedAnswer]):
 class Guarding:
     """What `wrap_endpoint` makes of a source: a guarded answer for one connection."""
 
+    decorator = "@guarded"
     logs = False  # whether it goes into a guard's log: then no other guarded answer may take its place
 
     def __init__(self, options: AnswerOptions) -> None:
@@ -181,6 +182,7 @@ class Guarding:
 class _Logging(Guarding):
     """The same into a guard's log."""
 
+    decorator = "@guard.stream"
     logs = True
 
     def __init__(self, guard: BaseGuard, options: tuple[StreamOptions, AnswerOptions]) -> None:
@@ -252,11 +254,11 @@ def wrap_endpoint(endpoint: Callable[..., Any], guarding: Guarding) -> Wrapped:
             return _dressed(guarding.response(result, request, claim), request, given)
 
     else:
-        raise TypeError(no_endpoint(endpoint))
+        raise TypeError(no_endpoint(endpoint, guarding.decorator))
     functools.update_wrapper(guarded_endpoint, endpoint)
     del guarded_endpoint.__wrapped__  # type: ignore[attr-defined]
     setattr(guarded_endpoint, GUARDED, not guarding.logs)
-    remember_unguarded(endpoint)
+    remember_unguarded(endpoint, guarding.decorator)
     remember_guarded(guarded_endpoint)
     return guarded_endpoint
 

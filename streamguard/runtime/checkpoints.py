@@ -65,7 +65,9 @@ class CheckpointEvery:
 
         Raises TypeError for a source that has no `state()`, or is no iterable.
         """
-        require_callable("source.state", getattr(source, "state", None))
+        if not callable(getattr(source, "state", None)):
+            raise TypeError("the source has no method state(): CheckpointEvery asks it for the state")
+        require_callable("source.state", source.state)
         if isinstance(source, AsyncIterable):
             return self._async(source)
         if isinstance(source, Iterable):

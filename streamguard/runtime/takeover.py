@@ -36,18 +36,25 @@ DIVERGED: Final = "the source makes another text than the one that was sent befo
 Part = str | Block | Mapping[str, Any]
 
 
+def _source(instance: object, attribute: attrs.Attribute[Any], value: Any) -> None:
+    try:
+        TokenSource(value)
+    except TypeError as exc:
+        raise TypeError(f"{type(instance).__name__}(source): {exc}") from None
+
+
 @attrs.frozen
 class Continue:
     """`source` yields what comes behind the log's tail."""
 
-    source: Producer
+    source: Producer = attrs.field(validator=_source)
 
 
 @attrs.frozen
 class Replay:
     """`source` yields what came before again: from the start, or with `from_checkpoint` from the last checkpoint."""
 
-    source: Producer
+    source: Producer = attrs.field(validator=_source)
     from_checkpoint: bool = False
 
 

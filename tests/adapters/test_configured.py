@@ -7,6 +7,7 @@ import functools
 from collections.abc import AsyncIterator
 from typing import Any
 
+import attrs
 import httpx
 import pytest
 from fastapi import APIRouter, FastAPI
@@ -17,7 +18,9 @@ from starlette.routing import Route
 
 from streamguard import anyone_with_the_id
 from streamguard.adapters import fastapi, starlette
-from streamguard.adapters.options import StreamOptions
+from streamguard.adapters.options import AnswerOptions, StreamOptions
+from streamguard.adapters.seal import UnsealedResponse
+from streamguard.log.base import LogUnavailable
 from streamguard.log.memory import MemoryLog
 
 pytestmark = pytest.mark.anyio
@@ -231,6 +234,7 @@ class Held:
             self.asked = True
             return {"type": "http.request", "body": b"", "more_body": False}
         await asyncio.Event().wait()
+        raise AssertionError
 
     async def cancelled(self, message: str | None) -> asyncio.Task[None]:
         headers = [(b"streamguard", b"v=1")]
@@ -256,3 +260,76 @@ def test_a_cancellation_of_uvicorns_at_its_stop_ends_in_the_answer_and_no_other_
             assert b'"reason":"shutdown"' in held.sent
 
     asyncio.run(check())
+
+
+# ---- what is said -----------------------------------------------------------------------------------
+
+
+async def test_a_start_that_the_log_refuses_is_one_line_on_the_server(caplog: Any) -> None:
+    async def tokens(request: Request) -> AsyncIterator[str]:
+        yield "t0 "
+
+    class Away(MemoryLog):
+        async def create(self, info: Any, ttl: float) -> Any:
+            raise LogUnavailable("the disk is full")
+
+    class NotThere(Away):
+        async def find_key(self, key: str) -> Any:
+            raise LogUnavailable("the disk is full")
+
+    for log, headers in ((Away(), {}), (NotThere(), {"idempotency-key": "0123456789abcdef-a-long-one"})):
+        caplog.clear()
+        guard = starlette.StreamGuard(log, authorize=anyone_with_the_id)
+        app = Starlette(routes=[Route("/tokens", guard.stream(tokens))])
+        guard.install(app)
+        async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://app") as client:
+            assert (await client.get("/tokens", headers=headers)).status_code == 503
+        (line,) = [record for record in caplog.records if record.name == "streamguard"]
+        assert (line.levelname, "the disk is full" in line.message) == ("WARNING", True)
+
+
+@pytest.mark.parametrize("asking", ["", "?after=garbage"], ids=["Last-Event-ID", "after"])
+async def test_what_is_no_cursor_is_told_as_that(asking: str) -> None:
+    app = Starlette()
+    a_guard().install(app)
+    headers = {} if asking else {"last-event-id": "garbage"}
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://app") as client:
+        answer = await client.get(f"/streams{asking}", headers=headers)
+        nameless = await client.get("/streams")
+    assert (answer.status_code, nameless.status_code) == (400, 400)
+    assert "the Last-Event-ID is no cursor: it is the id of an event, as it came" in answer.text
+    assert "cursor" not in nameless.text
+
+
+def test_the_missing_seal_is_told_with_the_line_of_a_guard() -> None:
+    assert "guard.install(app, ...)` after every add_middleware" in str(UnsealedResponse())
+
+
+async def test_guard_stream_above_a_route_is_told_by_its_name(caplog: Any) -> None:
+    app, guard = FastAPI(), a_guard(fastapi)
+
+    async def tokens() -> dict[str, str]:
+        return {}
+
+    guard.stream(app.get("/tokens")(tokens))
+    guard.install(app)
+    assert await answered(app) == 200
+    assert "put @guard.stream below the route's decorator" in caplog.text
+
+
+@pytest.mark.parametrize("option", ["exclusive", "confidential"])
+def test_a_switch_is_true_or_false(option: str) -> None:
+    with pytest.raises(TypeError, match=f"^{option} is True or False, not 'yes'$"):
+        a_guard().stream(**{option: "yes"})
+
+
+def test_an_unknown_option_of_a_stream_is_told_all_that_there_are() -> None:
+    names = ", ".join(field.name for kind in (StreamOptions, AnswerOptions) for field in attrs.fields(kind))
+    for wrong, advice in (("exclusiv", ": did you mean 'exclusive'?"), ("zzz", ";")):
+        with pytest.raises(TypeError) as caught:
+            a_guard().stream(**{wrong: True})
+        assert str(caught.value) == f"unknown option {wrong!r}{advice} known: {names}"
+    with pytest.raises(TypeError, match=r"return guard\.response\(request, source, headers=…\)"):
+        a_guard().stream(headers={})
+    with pytest.raises(TypeError, match=r"write @guard\.stream\(dialect='openai'\)"):
+        a_guard().stream("openai")

@@ -9,11 +9,15 @@ from typing import Any
 import attrs
 import pytest
 
-from streamguard.app import StreamGuard, anyone_with_the_id
-from streamguard.log.base import Retention
+from streamguard.app import OWN, StreamGuard, anyone_with_the_id
+from streamguard.core.cursor import new_sid
+from streamguard.log.base import Retention, StreamInfo
 from streamguard.log.memory import MemoryLog
+from streamguard.log.sqlite import SQLiteLog
+from streamguard.runtime.checkpoints import CheckpointEvery
 from streamguard.runtime.configured import principal_of
 from streamguard.runtime.runs import Cancel, Detach, ReadOn
+from streamguard.runtime.takeover import Continue, Replay
 
 
 @attrs.frozen
@@ -124,3 +128,37 @@ def test_what_may_be_called_with_two_is_an_authorize() -> None:
 def test_a_time_that_is_no_number_is_refused_by_its_name(make: Any, said: str) -> None:
     with pytest.raises(TypeError, match=f"^{re.escape(said)}$"):
         make()
+
+
+@pytest.mark.parametrize("kind", [Continue, Replay])
+@pytest.mark.parametrize("value", [None, "abc", 7], ids=repr)
+def test_what_is_no_source_is_refused_where_a_resumer_says_it(kind: Any, value: Any) -> None:
+    with pytest.raises(TypeError, match=rf"^{kind.__name__}\(source\): {type(value).__name__} is no source: "):
+        kind(value)
+
+
+def test_a_source_without_a_state_is_told_who_asks_for_it() -> None:
+    with pytest.raises(TypeError) as caught:
+        CheckpointEvery(items=5).over(iter(["a"]))
+    assert str(caught.value) == "the source has no method state(): CheckpointEvery asks it for the state"
+
+
+def test_a_url_is_no_file_of_a_log() -> None:
+    for url in ("sqlite:///streams.db", "redis://localhost"):
+        with pytest.raises(ValueError, match=r'^path must be that of a file, for example "streams.db", and no URL;'):
+            SQLiteLog(url)
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize(
+    ("options", "why"),
+    [({}, "its endpoint has no resumer"), ({"resumer": "m.resume"}, "its resumer is not known here: m.resume")],
+    ids=["none", "unknown"],
+)
+async def test_an_orphans_end_is_told_with_its_reason(options: Any, why: str, caplog: Any) -> None:
+    guard = StreamGuard(MemoryLog(), authorize=anyone_with_the_id)
+    info = StreamInfo(new_sid(), "native", principal="ann", options={OWN: options})
+    await guard.log.release(await guard.log.create(info, 15.0))
+    await guard.lost(await guard.log.state(info.sid))
+    (line,) = [record.message for record in caplog.records if record.name == "streamguard"]
+    assert line == f"stream {info.sid[:8]}: nobody generates it any more; it ended as failed: {why}"
