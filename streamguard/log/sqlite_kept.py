@@ -68,8 +68,15 @@ def fill(connection: sqlite3.Connection, kept: Kept, frames: Sequence[Frame]) ->
 
     Raises ValueError for a frame that cannot be stored, Damaged where the block is not what it was.
     """
-    pieces = [pack(frame) for frame in frames]
     block = kept.block
+    if block is not None and len(frames) == 1:  # a token, mostly: as below, without the lists
+        piece = pack(frames[0])
+        if block.used + len(piece) <= len(block.data):
+            block.put(piece)
+            return block
+        pieces = [piece]
+    else:
+        pieces = [pack(frame) for frame in frames]
     if block is None and kept.tail.seq > kept.first.seq:
         block = kept.block = _last_block(connection, kept)
     again = None
@@ -129,7 +136,7 @@ def remember(kept: Kept, frames: Sequence[Frame]) -> None:
     if start:
         last = recent[start - 1]
         kept.base = Cursor(kept.sid, last.seq, last.offset, last.crc)
-        del recent[:start]
+        kept.recent = recent[start:]  # another list: readers may be looking at this one
 
 
 def _last_block(connection: sqlite3.Connection, kept: Kept) -> Filling:

@@ -25,11 +25,13 @@ _MOST: Final = 8192  # streams
 
 
 class Tail(NamedTuple):
-    """The end of a stream: `frames` stand behind `base`; the lease holds until `until`, in seconds of `uptime`."""
+    """The end of a stream: `size` of `frames` stand behind `base`; the lease holds until `until`, in seconds of
+    `uptime`. The list is the writer's own, which adds to it what is not committed yet, and takes nothing away."""
 
     tail: Cursor
     base: Cursor
     frames: list[Frame]
+    size: int
     until: float
 
 
@@ -56,9 +58,9 @@ class Recent:
         found = self._found(after.sid)
         if found is None:
             return None
-        _, base, frames, _ = found
+        _, base, frames, size, _ = found
         index = after.seq - base.seq
-        if not 0 <= index <= len(frames):
+        if not 0 <= index <= size:
             return None
         if index:
             before = frames[index - 1]
@@ -67,7 +69,7 @@ class Recent:
             fits = base.offset == after.offset and base.crc == after.crc
         if not fits:
             return None
-        return frames[index : index + limit]
+        return frames[index : min(index + limit, size)]
 
     def moved(self, after: Cursor) -> bool | None:
         """Whether there is something to do for a reader at `after`, or None for what is not known here."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import sys
 import threading
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import anyio
@@ -76,34 +76,44 @@ class _Sleeper:
 
 
 class Call:
-    """Work for a thread, and what came of it. `alone` is work that cannot be part of a transaction.
+    """Work for a thread, called with its connection and `args`, and what came of it. `alone` is work that cannot be
+    part of a transaction.
 
     Made on the event loop of whoever awaits `outcome`; one for each append, so it is a plain class, and sleeps on a
     future of asyncio's where there is one: what serves all loops costs three times as much.
     """
 
-    __slots__ = ("_sleep", "alone", "error", "given_up", "loop", "result", "wake", "work")
+    __slots__ = ("_event", "_future", "alone", "args", "error", "given_up", "loop", "result", "work")
 
-    def __init__(self, loop: Loop, work: Callable[[Any], Any], alone: bool = False) -> None:
+    def __init__(self, loop: Loop, work: Callable[..., Any], args: tuple[Any, ...] = (), alone: bool = False) -> None:
         self.loop = loop
         self.work = work
+        self.args = args
         self.alone = alone
         self.given_up = False
         self.result: Any = None
         self.error: BaseException | None = None
+        self._event: anyio.Event | None = None
+        self._future: asyncio.Future[None] | None = None
         if loop.asyncio is None:
-            event = anyio.Event()
-            self._sleep: Callable[[], Awaitable[object]] = event.wait
-            self.wake: Callable[[], None] = event.set
+            self._event = anyio.Event()
         else:
-            future = loop.asyncio.create_future()
-            self._sleep = lambda: future
-            self.wake = lambda: None if future.done() else future.set_result(None)
+            self._future = loop.asyncio.create_future()
+
+    def wake(self) -> None:
+        """On the loop."""
+        if self._event is not None:
+            self._event.set()
+        elif self._future is not None and not self._future.done():
+            self._future.set_result(None)
 
     async def outcome(self) -> Any:
         """What the work answered; raises what it raised. A caller that is cancelled leaves it undone, if it can."""
         try:
-            await self._sleep()
+            if self._future is not None:
+                await self._future
+            elif self._event is not None:
+                await self._event.wait()
         except BaseException:
             self.given_up = True
             raise
@@ -119,8 +129,13 @@ class Call:
 def deliver(sleepers: Iterable[_Sleeper | Call]) -> None:
     """Wake them, each on its loop, with one call into each loop."""
     loops: dict[Loop, list[_Sleeper | Call]] = {}
+    last: Loop | None = None
+    those: list[_Sleeper | Call] = []
     for sleeper in sleepers:
-        loops.setdefault(sleeper.loop, []).append(sleeper)
+        if sleeper.loop is not last:  # mostly they are all of one, and to hash it is a call
+            last = sleeper.loop
+            those = loops.setdefault(last, [])
+        those.append(sleeper)
     for loop, those in loops.items():
         loop(_Waking(those))
 
