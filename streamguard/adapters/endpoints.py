@@ -236,7 +236,10 @@ class Endpoints:
 
     async def _cancel(self, reading: Reading, state: StreamState) -> None:
         if not state.sealed:
-            await self.guard.cancel(state.info.sid)
+            try:
+                await self.guard.cancel(state.info.sid)
+            except UnknownStream:  # it was purged meanwhile
+                raise _Refused(_UNKNOWN) from None
         elif state.tail.status != "cancelled":
             raise _Refused(problem(409, "ended", f"the stream ended already, as {state.tail.status}"))
         await reading.refuse(Refusal(204, [NO_STORE]))

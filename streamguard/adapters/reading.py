@@ -255,15 +255,21 @@ class Reading:
         return options.carrier(agreed)
 
     async def _had_it_all(self, cursor: Cursor, state: StreamState) -> None:
-        """The reader has every frame. A POST of an SDK gets the last one again, others are told to stop."""
+        """The reader has every frame. A POST of an SDK gets the last one again, others are told to stop. Raises
+        LogError where the frames cannot be had any more."""
         if terms(self.facts).negotiated or self.facts.method != "POST" or not state.sealed:
             await self.refuse(nothing_more())
             return
         before = state.first
-        async for page in self.guard.pages(state.first):
-            for frame in page:
-                if frame.status is None:
-                    before = Cursor(cursor.sid, frame.seq, frame.offset, frame.crc)
+        try:
+            async for page in self.guard.pages(state.first):
+                for frame in page:
+                    if frame.status is None:
+                        before = Cursor(cursor.sid, frame.seq, frame.offset, frame.crc)
+        except SourceFailed as exc:
+            if isinstance(exc.__cause__, LogError):  # as what it is, which says how the request is refused
+                raise exc.__cause__ from None
+            raise
         await self.read(state.info, before)
 
 

@@ -17,7 +17,8 @@ from streamguard import anyone_with_the_id
 from streamguard.adapters.endpoints import CORS_EXPOSED, CORS_HEADERS, Endpoints
 from streamguard.core.cursor import Cursor, cursor_zero
 from streamguard.core.receipt import Verdict
-from streamguard.log.base import Retention, StreamInfo
+from streamguard.log.base import Retention, SignalKind, StreamInfo, StreamState
+from streamguard.log.memory import MemoryLog
 from streamguard.runtime.runs import Detach
 from tests.adapters.asgi_apps import Response, exchange
 from tests.adapters.logged_apps import (
@@ -101,6 +102,37 @@ class TestFinished:
         block = b"data: [DONE]" if clean else b'data: {"error"'
         assert again.body.count(b"\ndata: ") == 1
         assert block in again.body
+
+
+class PurgedAt(MemoryLog):
+    """A log of which somebody purges a stream in the middle of a request: before, or right after, the call `at`."""
+
+    at = ""
+
+    async def state(self, sid: str) -> StreamState:
+        found = await super().state(sid)
+        await self._purged("after state", sid)
+        return found
+
+    async def signal(self, sid: str, kind: SignalKind, payload: bytes = b"") -> None:
+        await self._purged("before signal", sid)
+        await super().signal(sid, kind, payload)
+        await self._purged("after signal", sid)
+
+    async def _purged(self, now: str, sid: str) -> None:
+        if now == self.at:
+            await self.purge(sid=sid)
+
+
+@pytest.mark.parametrize(("status", "answer"), [(True, 204), (False, 409)])
+def test_a_post_of_an_sdk_whose_stream_is_purged_meanwhile_is_answered_as_if_it_were_gone(
+    status: bool, answer: int
+) -> None:
+    log = PurgedAt()
+    with serving(Site(*TOKENS[:3], dialect="openai", log=log).app) as server:
+        last = cursors(exchange(server.connect(), "POST", "/tokens", **OURS).body)[-1]
+        log.at = "after state"
+        assert resume(server, last if status else last._replace(status=None), "SDK").status == answer
 
 
 def test_a_final_status_stops_a_reader_of_a_stream_that_is_gone() -> None:
@@ -360,6 +392,22 @@ def test_a_cancel_ends_a_stream_that_nobody_generates() -> None:
         assert exchange(server.connect(), "DELETE", "/streams", streamguard_stream=sid).status == 204
         status = json.loads(exchange(server.connect(), path="/streams/status", streamguard_stream=sid).body)
     assert status["status"] == "cancelled"
+
+
+@pytest.mark.parametrize("at", ["before signal", "after signal"])
+def test_a_cancel_of_a_stream_that_is_purged_meanwhile_finds_none(at: str) -> None:
+    site = Site("t0 ", log=PurgedAt())
+    with serving(site.app) as server:
+
+        async def elsewhere() -> Any:
+            return (await site.log.create(StreamInfo("B" * 22, principal="ann"), 60.0)).sid
+
+        sid: Any = server.call(elsewhere)
+        site.log.at = at  # type: ignore[attr-defined]
+        assert problem(exchange(server.connect(), "DELETE", "/streams", streamguard_stream=sid)) == (
+            404,
+            "unknown_stream",
+        )
 
 
 def test_the_status_of_a_stream_tells_none_of_its_text() -> None:
