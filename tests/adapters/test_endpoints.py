@@ -16,8 +16,9 @@ from starlette.routing import Mount, Route
 from streamguard import anyone_with_the_id
 from streamguard.adapters.endpoints import CORS_EXPOSED, CORS_HEADERS, Endpoints
 from streamguard.core.cursor import Cursor, cursor_zero
+from streamguard.core.frame import Frame
 from streamguard.core.receipt import Verdict
-from streamguard.log.base import Retention, SignalKind, StreamInfo, StreamState
+from streamguard.log.base import Lease, Retention, SignalKind, StreamInfo, StreamState
 from streamguard.log.memory import MemoryLog
 from streamguard.runtime.runs import Detach
 from tests.adapters.asgi_apps import Response, exchange
@@ -377,6 +378,39 @@ def test_a_cancel_of_a_stream_that_completed_is_never_a_false_204() -> None:
     with serving(Site("t0 ").app) as server:
         at = whole(server)[-1]
         assert problem(exchange(server.connect(), "DELETE", "/streams", last_event_id=str(at))) == (409, "ended")
+
+
+class EndsAt(MemoryLog):
+    """A log of which a stream ends as `status` in the middle of a cancel: before, or right after, it is recorded."""
+
+    at, status = "", ""
+
+    async def signal(self, sid: str, kind: SignalKind, payload: bytes = b"") -> None:
+        zero = cursor_zero(sid)
+        terminal = [Frame(1, 0, zero.crc, b"", status=self.status)]
+        if self.at == "before":
+            await self.append(Lease(sid, 1, 60.0), zero, terminal)
+        await super().signal(sid, kind, payload)
+        if self.at == "after":
+            await self.append(Lease(sid, 1, 60.0), zero, terminal)
+
+
+@pytest.mark.parametrize("at", ["before", "after"])
+@pytest.mark.parametrize(("status", "answer"), [("complete", 409), ("failed", 409), ("cancelled", 204)])
+def test_a_cancel_of_a_stream_that_ends_meanwhile_is_answered_by_its_end(at: str, status: str, answer: int) -> None:
+    log = EndsAt()
+    with serving(Site("t0 ", log=log).app) as server:
+
+        async def elsewhere() -> Any:
+            return (await log.create(StreamInfo("B" * 22, principal="ann"), 60.0)).sid
+
+        sid: Any = server.call(elsewhere)
+        log.at, log.status = at, status
+        refused = exchange(server.connect(), "DELETE", "/streams", streamguard_stream=sid)
+        assert refused.status == answer
+        if answer == 409:
+            assert problem(refused) == (409, "ended")
+            assert f"as {status}".encode() in refused.body
 
 
 def test_a_cancel_ends_a_stream_that_nobody_generates() -> None:
