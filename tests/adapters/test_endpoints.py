@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 from typing import Any
+from urllib.parse import quote, unquote, urljoin, urlsplit
 
 import httpx
 import pytest
@@ -16,11 +17,13 @@ from starlette.routing import Mount, Route
 from streamguard import anyone_with_the_id
 from streamguard.adapters.endpoints import CORS_EXPOSED, CORS_HEADERS, Endpoints
 from streamguard.core.cursor import Cursor, cursor_zero
+from streamguard.core.errors import FieldRefused
 from streamguard.core.frame import Frame
+from streamguard.core.negotiate import parse_answer
 from streamguard.core.receipt import Verdict
 from streamguard.log.base import Lease, Retention, SignalKind, StreamInfo, StreamState
 from streamguard.log.memory import MemoryLog
-from streamguard.runtime.runs import Detach
+from streamguard.runtime.runs import Detach, Run
 from tests.adapters.asgi_apps import Response, exchange
 from tests.adapters.logged_apps import (
     ASKING,
@@ -605,6 +608,49 @@ def test_the_address_that_an_answer_names_is_where_the_endpoints_are(where: str)
         path = "/streams" if where == "behind a root path" else f"{prefix}/streams"
         at = str(cursors(response.body)[0])
         assert text_of(exchange(server.connect(), path=path, last_event_id=at, **OURS).body) == "t1 t2 "
+
+
+@pytest.mark.parametrize("mount", ["/münchen", "/a b", '/a"b', "/a%b", "/a?b", "/a#b", "/a:b@c;d=e,f", "/a%20b"])
+def test_the_address_that_an_answer_names_is_percent_encoded(mount: str) -> None:
+    """It is resolved against the request's own, as any link is."""
+    site = Site(*TOKENS[:3])
+    with serving(Starlette(routes=[Mount(mount, app=site.app)])) as server:
+        response = exchange(server.connect(), path=f"{quote(mount)}/tokens", **OURS)
+        assert response.verdict is Verdict.COMPLETE
+        answer = parse_answer(response.header("streamguard"))
+        assert answer is not None
+        assert answer.resume is not None
+        assert answer.resume.isascii()
+        assert unquote(answer.resume) == f"{mount}/streams"
+        where = urlsplit(urljoin(f"http://test{quote(mount)}/tokens", answer.resume))
+        assert (where.path, where.query, where.fragment) == (answer.resume, "", "")
+        at = str(cursors(response.body)[0])
+        assert text_of(exchange(server.connect(), path=where.path, last_event_id=at, **OURS).body) == "t1 t2 "
+
+
+def test_an_answer_whose_headers_cannot_be_written_leaves_no_reader_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(*args: Any, **options: Any) -> Any:
+        raise FieldRefused("resume")
+
+    site = Site("t0 ")
+    monkeypatch.setattr("streamguard.adapters.reading.answer_headers", refused)
+    with serving(site.app) as server:
+        assert exchange(server.connect(), path="/tokens", **OURS).status == 500
+        site.idle()
+
+
+def test_a_reader_whose_run_cannot_be_left_leaves_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    left = Run.leave
+
+    def broken(run: Run) -> None:
+        left(run)
+        raise RuntimeError("it could not be left")
+
+    site = Site("t0 ")
+    monkeypatch.setattr(Run, "leave", broken)
+    with serving(site.app) as server:
+        exchange(server.connect(), path="/tokens", **OURS)
+        site.idle()
 
 
 def test_an_endpoint_that_catches_all_does_not_hide_them() -> None:
