@@ -377,8 +377,11 @@ class StreamGuard:
             self.runs.background.start(self._sweep, "streamguard sweep")
 
     async def _sweep(self) -> None:
-        while await self.log.sweep():
-            pass
+        try:
+            while await self.log.sweep():
+                pass
+        except LogUnavailable as exc:
+            logger.warning("what is too old could not be forgotten now: %s", exc)
 
 
 def own_options(info: StreamInfo, name: str = OWN) -> Mapping[str, Any]:
