@@ -196,14 +196,22 @@ class StreamGuard:
         return await self.find(info.sid, principal)
 
     async def cancel(self, sid: str) -> None:
-        """End a stream as `cancelled`, wherever it is generated, and if nobody does. Raises UnknownStream."""
-        await self.log.signal(sid, "cancel")
+        """End a stream as `cancelled`, wherever it is generated, and if nobody does. One that was whole in that moment
+        may still end as `complete`, by a terminal that was on its way. Raises UnknownStream, and StreamSealed for one
+        that ended already, unless as `cancelled`."""
+        try:
+            await self.log.signal(sid, "cancel")
+        except StreamSealed as sealed:
+            if sealed.tail.status != "cancelled":
+                raise
+            return
         run = self.runs.get(sid)
         if run is not None:
             run.producer.cancel()
-            return
         state = await self.log.state(sid)
-        if not state.held and not state.sealed:
+        if state.sealed and state.tail.status != "cancelled":  # by a terminal that came right behind the cancel
+            raise StreamSealed(state.tail)
+        if run is None and not state.held and not state.sealed:
             await self.lost(state)
 
     def pages(self, after: Cursor, *, rows: bool = False) -> AsyncGenerator[Page, None]:
@@ -369,8 +377,11 @@ class StreamGuard:
             self.runs.background.start(self._sweep, "streamguard sweep")
 
     async def _sweep(self) -> None:
-        while await self.log.sweep():
-            pass
+        try:
+            while await self.log.sweep():
+                pass
+        except LogUnavailable as exc:
+            logger.warning("what is too old could not be forgotten now: %s", exc)
 
 
 def own_options(info: StreamInfo, name: str = OWN) -> Mapping[str, Any]:

@@ -15,7 +15,7 @@ from streamguard.core.cursor import Cursor, cursor_zero
 from streamguard.core.dialect import dialect_named
 from streamguard.core.errors import Failure
 from streamguard.core.flush import Immediate
-from streamguard.log.base import Retention, StreamExists, StreamInfo, UnknownStream
+from streamguard.log.base import LogUnavailable, Retention, StreamExists, StreamInfo, UnknownStream
 from streamguard.log.memory import MemoryLog
 from streamguard.runtime.readers import Busy, Reader, Readers
 from streamguard.runtime.runs import Cancel, Detach, ReadOn
@@ -192,6 +192,23 @@ async def test_what_retention_says_is_forgotten_while_streams_are_started() -> N
     with pytest.raises(UnknownStream):
         await log.state(run.sid)
     again.leave()
+
+
+async def test_a_sweep_of_a_log_that_is_away_is_one_line_of_warning(caplog: pytest.LogCaptureFixture) -> None:
+    class Away(MemoryLog):
+        async def sweep(self, limit: int = 100) -> int:
+            raise LogUnavailable("it is away")
+
+    guard = StreamGuard(Away(), authorize=anyone_with_the_id)
+    guard._swept = -1000.0
+    run = await guard.start(TokenSource(Script("a")), principal="ann")
+    await read(guard, cursor_zero(run.sid))
+    run.leave()
+    await run.over.wait()
+    await anyio.wait_all_tasks_blocked()
+    (told,) = [record for record in caplog.records if record.name == "streamguard"]
+    assert (told.levelname, told.exc_info) == ("WARNING", None)
+    assert told.getMessage() == "what is too old could not be forgotten now: the log is unavailable: it is away"
 
 
 async def test_the_hook_is_told_of_a_cancel_with_its_reason() -> None:

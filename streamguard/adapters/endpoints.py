@@ -37,7 +37,7 @@ from streamguard.core.arguments import shown
 from streamguard.core.cursor import Cursor, cursor_zero
 from streamguard.core.errors import CursorError, SourceFailed
 from streamguard.core.exchange import NO_STORE, Refusal, RequestFacts, cannot_resume, problem
-from streamguard.log.base import LogError, LogUnavailable, StreamState, UnknownStream
+from streamguard.log.base import LogError, LogUnavailable, StreamSealed, StreamState, UnknownStream
 
 __all__ = ["CORS_EXPOSED", "CORS_HEADERS", "Endpoints", "RootedSeal", "require_path"]
 
@@ -235,10 +235,12 @@ class Endpoints:
         await reading.refuse(Refusal(204, [NO_STORE, *granted]))
 
     async def _cancel(self, reading: Reading, state: StreamState) -> None:
-        if not state.sealed:
+        try:
             await self.guard.cancel(state.info.sid)
-        elif state.tail.status != "cancelled":
-            raise _Refused(problem(409, "ended", f"the stream ended already, as {state.tail.status}"))
+        except UnknownStream:  # it was purged meanwhile
+            raise _Refused(_UNKNOWN) from None
+        except StreamSealed as sealed:
+            raise _Refused(problem(409, "ended", f"the stream ended already, as {sealed.tail.status}")) from None
         await reading.refuse(Refusal(204, [NO_STORE]))
 
     async def _status(self, reading: Reading, state: StreamState) -> None:

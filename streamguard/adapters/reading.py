@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable
 from contextlib import aclosing
 from typing import Any, Final
+from urllib.parse import quote
 
 import attrs
 
@@ -57,6 +58,7 @@ __all__ = ["NOT_HERE", "ROOT", "Reading", "unavailable", "why_not"]
 
 ROOT: Final = "streamguard.root"  # in the scope: where the application that has the endpoints is mounted
 
+_PATH: Final = "/:@!$&'()*+,;="  # what stands as itself in a path (RFC 3986, section 3.3), beside what always does
 _EXPOSED: Final = ("access-control-expose-headers", "streamguard")
 NOT_HERE: Final = "the stream is not here: it never was, is not kept any more, or is in the log of another process"
 REPLACED: Final = Failure("replaced", "a newer reader of the same stream took this one's place")
@@ -184,7 +186,6 @@ class Reading:
         client = self.facts.headers.get("streamguard-client")
         reader = Reader(cursor._replace(status=None), lambda: stage.cursor, replace, client)
         exclusive = bool(own_options(info).get("exclusive"))
-        self.guard.readers.join(reader, limit=self.guard.max_readers, exclusive=exclusive)
         fields = merged_headers(self._headers(info, cursor_zero(cursor.sid), reader.name, [_EXPOSED]), headers)
         sink = _Sink(scope, self.receive, send, status, fields)
         # Who verifies knows a cancel from a completion, and its own principal asked for it.
@@ -192,15 +193,19 @@ class Reading:
         if self.options.timing.write is not None and scope:
             say_who_drops(sink.reached)
         driver = self._driver(cursor, stage, sink, started, agreed)
+        # After whatever may raise: nobody would take out again who joined before it.
+        self.guard.readers.join(reader, limit=self.guard.max_readers, exclusive=exclusive)
         run = self.guard.runs.get(cursor.sid)
         if run is not None:
             run.join()
         try:
             await driver.run()
         finally:
-            if run is not None:
-                run.leave()
-            self.guard.readers.leave(reader)
+            try:
+                if run is not None:
+                    run.leave()
+            finally:
+                self.guard.readers.leave(reader)
         return stage.status or "cut", stage.ending.failure
 
     def _driver(
@@ -244,7 +249,8 @@ class Reading:
 
     @property
     def _address(self) -> str | None:
-        return None if self.guard.path is None else str(self.scope.get(ROOT, "")) + self.guard.path
+        """The endpoints' path, percent-encoded: where an application is mounted is known decoded: it holds anything."""
+        return None if self.guard.path is None else quote(str(self.scope.get(ROOT, "")) + self.guard.path, safe=_PATH)
 
     def _carrier(self, info: StreamInfo, agreed: Terms) -> Wire:
         """The endpoint's own carrier, else the one that the stream began with; an EventSource reads only one, and a
@@ -255,15 +261,21 @@ class Reading:
         return options.carrier(agreed)
 
     async def _had_it_all(self, cursor: Cursor, state: StreamState) -> None:
-        """The reader has every frame. A POST of an SDK gets the last one again, others are told to stop."""
+        """The reader has every frame. A POST of an SDK gets the last one again, others are told to stop. Raises
+        LogError where the frames cannot be had any more."""
         if terms(self.facts).negotiated or self.facts.method != "POST" or not state.sealed:
             await self.refuse(nothing_more())
             return
         before = state.first
-        async for page in self.guard.pages(state.first):
-            for frame in page:
-                if frame.status is None:
-                    before = Cursor(cursor.sid, frame.seq, frame.offset, frame.crc)
+        try:
+            async for page in self.guard.pages(state.first):
+                for frame in page:
+                    if frame.status is None:
+                        before = Cursor(cursor.sid, frame.seq, frame.offset, frame.crc)
+        except SourceFailed as exc:
+            if isinstance(exc.__cause__, LogError):  # as what it is, which says how the request is refused
+                raise exc.__cause__ from None
+            raise
         await self.read(state.info, before)
 
 

@@ -15,7 +15,8 @@ L4  Who takes over says from where it goes on (`runtime.takeover`).
 L5  A checkpoint is stored with the frames before it, in one step, and with what the dialect needs to go on.
 L6  A tail that was there and is gone is never continued: `read` of a cursor beyond the tail raises `LogLost`.
 L7  A cancel is recorded for good, and every `state` shows it: nobody goes on with a stream that was cancelled. A log
-    lets its lease be taken over all the same, because somebody must seal it.
+    lets its lease be taken over all the same, because somebody must seal it. One of a sealed stream is refused, in the
+    same step; a terminal that was made before the cancel is known to its producer is stored behind it as it is.
 
 Positions are cursors, and every one is compared in all its parts: sequence, offset and checksum. A cursor of another
 stream, or of another history of the same one, fits nowhere.
@@ -313,7 +314,8 @@ class StreamLog(Protocol):
         ...
 
     async def signal(self, sid: str, kind: SignalKind, payload: bytes = b"") -> None:
-        """Tell the producer something, wherever it runs. `cancel` is recorded for good. Raises UnknownStream.
+        """Tell the producer something, wherever it runs. `cancel` is recorded for good. Raises UnknownStream,
+        and StreamSealed for a cancel of a stream that ended, however it did.
 
         `grant` is flow control, `read` says that somebody reads the stream at another process. Of those two a log keeps
         the newest MAX_SIGNALS of a stream, or more.

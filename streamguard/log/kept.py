@@ -99,6 +99,12 @@ class KeptStream:
             self.bytes -= dropped
         return dropped
 
+    def cancel(self) -> None:
+        """Record a cancel. Raises StreamSealed."""
+        if self.ended is not None:
+            raise StreamSealed(self.tail)
+        self.cancelled = True
+
     def drop_signal(self) -> None:
         """The oldest that is no cancel; of several cancels, all but the first say nothing new."""
         signals = self.signals

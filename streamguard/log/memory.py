@@ -267,10 +267,10 @@ class MemoryLog:
     async def signal(self, sid: str, kind: SignalKind, payload: bytes = b"") -> None:
         stream = self._stream(sid)
         self._waits.check()
+        if kind == "cancel":
+            stream.cancel()
         stream.last_signal += 1
         stream.signals.append(Signal(stream.last_signal, kind, bytes(payload)))
-        if kind == "cancel":
-            stream.cancelled = True
         if len(stream.signals) > MAX_SIGNALS:
             stream.drop_signal()
         wake(stream.listeners)

@@ -223,6 +223,8 @@ class Book:
 
     def signal(self, sid: str, kind: SignalKind, payload: bytes) -> None:
         kept = self._stream(sid)
+        if kind == "cancel" and kept.tail.status is not None:
+            raise StreamSealed(kept.tail)
         kept.signals += 1
         kept.cancelled = kept.cancelled or kind == "cancel"
         self._changed(kept)

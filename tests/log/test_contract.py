@@ -22,6 +22,7 @@ from streamguard.log.base import (
     StreamExists,
     StreamInfo,
     StreamLog,
+    StreamSealed,
     StreamState,
     UnknownStream,
 )
@@ -401,6 +402,16 @@ class ForgetsCancel(MemoryLog):
         return lease
 
 
+class CancelsLate(MemoryLog):
+    """Takes a cancel for a stream that ended."""
+
+    async def signal(self, sid: str, kind: SignalKind, payload: bytes = b"") -> None:
+        try:
+            await super().signal(sid, kind, payload)
+        except StreamSealed:
+            self._streams[sid].cancelled = True
+
+
 class SignalsOnce(MemoryLog):
     """A signal is gone with the first who reads it."""
 
@@ -560,6 +571,7 @@ WRONG: dict[type[MemoryLog], str] = {
     Unrenewed: "L3: a lease holds for its ttl",
     ReleasesAny: "release: another need not wait",
     ForgetsCancel: "L7: a cancel is recorded for good",
+    CancelsLate: "L7: a cancel of a stream that ended is refused",
     SignalsOnce: "signals: numbered, kept, waited for",
     SilentSignals: "signals: numbered, kept, waited for",
     DeafSignals: "signals: of a stream that is gone",
