@@ -33,6 +33,7 @@ from streamguard.log.base import (
     LeaseHeld,
     LogError,
     LogUnavailable,
+    StreamExists,
     StreamInfo,
     StreamLog,
     StreamSealed,
@@ -146,7 +147,7 @@ class StreamGuard:
             options={**(options or {}), FIXED: fixed},
         )
         asked = timing.clock()
-        lease = await self.log.create(info, self.ttl)
+        lease = await self._created(info)
         producer = Producer(
             source,
             flush or Immediate(),
@@ -161,6 +162,15 @@ class StreamGuard:
         )
         self._sweep_now_and_then()
         return self.runs.start(producer, on_disconnect or self.on_disconnect)
+
+    async def _created(self, info: StreamInfo) -> Lease:
+        try:
+            return await self.log.create(info, self.ttl)
+        except StreamExists:
+            raise
+        except BaseException:  # it may be there all the same: whoever asks for its key again would wait for its lease
+            await let_go(self.log, Lease(info.sid, 1, self.ttl))
+            raise
 
     def register(self, endpoint: Endpoint, *, of_request: bool = False) -> str:
         """The name under which a stream's options say what goes on with it. Every process must know it before it is

@@ -15,7 +15,7 @@ from streamguard.core.cursor import Cursor, cursor_zero
 from streamguard.core.dialect import dialect_named
 from streamguard.core.errors import Failure
 from streamguard.core.flush import Immediate
-from streamguard.log.base import LogUnavailable, Retention, StreamExists, StreamInfo, UnknownStream
+from streamguard.log.base import Lease, LogUnavailable, Retention, StreamExists, StreamInfo, UnknownStream
 from streamguard.log.memory import MemoryLog
 from streamguard.runtime.readers import Busy, Reader, Readers
 from streamguard.runtime.runs import Cancel, Detach, ReadOn
@@ -27,7 +27,7 @@ pytestmark = pytest.mark.anyio
 
 
 def a_guard(**options: Any) -> StreamGuard:
-    return StreamGuard(MemoryLog(), **{"authorize": anyone_with_the_id, **options})
+    return StreamGuard(**{"log": MemoryLog(), "authorize": anyone_with_the_id, **options})
 
 
 async def read(guard: StreamGuard, after: Cursor) -> list[str]:
@@ -320,3 +320,32 @@ async def test_resumers_that_are_called_the_same_are_two_and_those_of_requests_a
     assert len(guard.resumers) == 3
     assert [guard.resumers[name].resumer for name in names[:2]] == [one.resumer, other.resumer]
     assert a_guard().register(endpoint(1)) == names[0]  # as another process calls it
+
+
+class Unsure(MemoryLog):
+    """Makes a stream, and does not come to say so: it breaks off, or hangs."""
+
+    def __init__(self, hangs: bool) -> None:
+        super().__init__()
+        self.hangs = hangs
+
+    async def create(self, info: StreamInfo, ttl: float) -> Lease:
+        await super().create(info, ttl)
+        if self.hangs:
+            await anyio.sleep_forever()
+        raise LogUnavailable("it broke off")
+
+
+@pytest.mark.parametrize("hangs", [False, True], ids=["breaks off", "is cancelled"])
+async def test_a_stream_whose_start_is_unsure_is_held_by_nobody(hangs: bool) -> None:
+    """Else a request that asks again under its key would wait for a lease that nobody renews."""
+    guard, source = a_guard(log=Unsure(hangs)), Script("a")
+    with anyio.move_on_after(0.05 if hangs else 5.0) as scope:
+        with pytest.raises(LogUnavailable):
+            await guard.start(TokenSource(source), principal="ann", key="k")
+    assert scope.cancelled_caught == hangs
+    info = await guard.log.find_key("k")
+    assert info is not None
+    assert not (await guard.log.state(info.sid)).held
+    assert await read(guard, cursor_zero(info.sid)) == ["failed"]
+    await guard.aclose()
