@@ -251,18 +251,21 @@ class Producer:
         """End the stream as `cancelled`."""
         self._driver.cancel(failure)
 
-    async def run(self, begin: Callable[[anyio.abc.TaskGroup], None] | None = None) -> None:
+    async def run(self, begin: Callable[[anyio.abc.TaskGroup | None], object] = lambda tasks: None) -> None:
         """Generate the stream to its end. Re-raises a cancellation from outside; then the stream lives on.
 
-        `begin` is given the group of the tasks that run beside it: what it starts there is cancelled at the end.
+        `begin` is given the group of the tasks that run beside it: what it starts there is cancelled at the end. It is
+        given None once the group takes no task any more.
         """
         try:
             async with anyio.create_task_group() as tasks:
-                if begin is not None:
-                    begin(tasks)
+                begin(tasks)
                 tasks.start_soon(self._tended, self._keep)
                 tasks.start_soon(self._tended, self._listen)
-                await self._driver.run()
+                try:
+                    await self._driver.run()
+                finally:
+                    begin(None)  # before the group is closed, and while the lease is let go of
                 tasks.cancel_scope.cancel()
         finally:
             if self.sink.tail.status is None:

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import logging
 import math
+from collections.abc import Callable
 from typing import Any, Final
 
 import anyio
@@ -114,10 +115,9 @@ class Run:
         try:
             await self.producer.run(self._begin)
         finally:
-            self._tasks = None
             self.over.set()
 
-    def _begin(self, tasks: anyio.abc.TaskGroup) -> None:
+    def _begin(self, tasks: anyio.abc.TaskGroup | None) -> None:
         self._tasks = tasks
         self._mind_it()
 
@@ -178,8 +178,11 @@ class Runs:
     def get(self, sid: str) -> Run | None:
         return self._runs.get(sid)
 
-    def start(self, producer: Producer, policy: OnDisconnect) -> Run:
-        """Generate beside the caller, from now on."""
+    def start(
+        self, producer: Producer, policy: OnDisconnect, over: Callable[[str, bool], None] | None = None
+    ) -> Run:
+        """Generate beside the caller, from now on. At the run's end `over` is told its stream, and whether that has its
+        end too."""
         run = Run(producer, policy)
         self._runs[run.sid] = run
         run.join()  # whoever starts it reads it: it must not end before that one has begun
@@ -190,6 +193,8 @@ class Runs:
             finally:
                 if self._runs.get(run.sid) is run:  # it may have been taken over here meanwhile
                     del self._runs[run.sid]
+                if over is not None:
+                    over(run.sid, producer.sink.tail.status is not None)
 
         self.background.start(tracked, f"streamguard stream {run.sid[:8]}")
         return run
