@@ -45,9 +45,10 @@ from streamguard.runtime.configured import ANYONE, a_log, a_policy, an_authorize
 from streamguard.runtime.producer import Producer, let_go
 from streamguard.runtime.reader import Page, stored
 from streamguard.runtime.readers import Readers
+from streamguard.runtime.resumers import Endpoint, Resumers
 from streamguard.runtime.runs import SIGN, Detach, OnDisconnect, Run, Runs
 from streamguard.runtime.source import TokenSource
-from streamguard.runtime.takeover import Resumer, orphan, taken_up
+from streamguard.runtime.takeover import orphan, taken_up
 from streamguard.runtime.timing import DEFAULT_TIMING, Timing
 
 __all__ = ["OWN", "Action", "Authorize", "Endpoint", "StreamGuard", "anyone_with_the_id", "own_options"]
@@ -67,18 +68,6 @@ _SWEEP: Final = 30.0  # seconds between two looks at what the log may forget
 def anyone_with_the_id(request: Any, action: Action) -> str:
     """The open form of `authorize`: whoever knows a stream's id, 128 random bits, may read and cancel it."""
     return ANYONE
-
-
-@attrs.frozen
-class Endpoint:
-    """What goes on with the streams of one endpoint after their process died, and how they are made."""
-
-    resumer: Resumer
-    dialect: Dialect
-    flush: FlushPolicy
-    timing: Timing
-    on_end: OnEnd | None
-    on_disconnect: OnDisconnect | None = None  # the guard's, by default
 
 
 @attrs.define(eq=False)
@@ -104,7 +93,7 @@ class StreamGuard:
     runs: Runs = attrs.field(init=False, factory=Runs)
     readers: Readers = attrs.field(init=False, factory=Readers)
     max_takeovers: int = attrs.field(kw_only=True, default=2, validator=number(least=0))
-    resumers: dict[str, Endpoint] = attrs.field(init=False, factory=dict)  # by the name that a stream's options bear
+    resumers: Resumers = attrs.field(init=False, factory=Resumers)  # by the name that a stream's options bear
     _closed: bool = attrs.field(init=False, default=False)
     _swept: float = attrs.field(init=False, default=0.0)
     _lost: dict[str, anyio.Event] = attrs.field(init=False, factory=dict)  # what is being taken over just now
@@ -130,8 +119,9 @@ class StreamGuard:
         negotiated: bool = False,
         options: dict[str, Any] | None = None,
         request_id: str | None = None,
+        resumer: Endpoint | None = None,
     ) -> Run:
-        """Generate `source` into the log, from now on, whoever reads. The run has one reader already: the caller.
+        """Generate `source` into the log, whoever reads; the caller is one already. `resumer` is for this stream only.
 
         Raises StreamExists where `key` has a stream, and LogUnavailable; then the source was not started.
         """
@@ -161,7 +151,8 @@ class StreamGuard:
             request_id=request_id,
         )
         self._sweep_now_and_then()
-        return self.runs.start(producer, on_disconnect or self.on_disconnect)
+        self.resumers.keep(info.sid, resumer)
+        return self.runs.start(producer, on_disconnect or self.on_disconnect, self.resumers.over)
 
     async def _created(self, info: StreamInfo) -> Lease:
         try:
@@ -172,24 +163,13 @@ class StreamGuard:
             await let_go(self.log, Lease(info.sid, 1, self.ttl))
             raise
 
-    def register(self, endpoint: Endpoint, *, of_request: bool = False) -> str:
-        """The name under which a stream's options say what goes on with it. Every process must know it before it is
-        asked for a stream of another: registered at the endpoint's definition, and of the same name in all of them.
+    def register(self, endpoint: Endpoint, *, name: str | None = None) -> str:
+        """The name under which a stream's options say what goes on with it: `name`, or the resumer's own. Every process
+        must know it before it is asked for a stream of another: call it when the application starts.
 
-        Resumers that are called the same, as two lambdas are, are told apart by the order in which they are
-        registered. One that came with a request only (`of_request`) takes the place of the last that did.
+        Raises ValueError for a name that is another's, and for a lambda or a partial without one.
         """
-        resumer = endpoint.resumer
-        kind = resumer if hasattr(resumer, "__qualname__") else type(resumer)
-        first = name = f"{kind.__module__}.{kind.__qualname__} in {endpoint.dialect.name}"
-        number = 1
-        while (known := self.resumers.get(name)) is not None and known.resumer != resumer:
-            number += 1
-            name = f"{first}, number {number}"
-        if of_request and known is None:
-            name = f"{first}, of a request"  # else a function that is made for each would be kept for each
-        self.resumers[name] = endpoint
-        return name
+        return self.resumers.register(endpoint, name)
 
     async def find(self, sid: str, principal: str) -> StreamState:
         """The stream, for one who may have it. Raises UnknownStream for one that is not there, or another's."""
@@ -281,7 +261,7 @@ class StreamGuard:
         """Go on with it, if somebody says how; else why not."""
         sid = state.info.sid
         resumer = own_options(state.info).get("resumer", "")
-        endpoint = self.resumers.get(resumer)
+        endpoint = self.resumers.find(sid, resumer)
         if state.cancelled:
             return "it was cancelled"
         if endpoint is None:
@@ -315,7 +295,7 @@ class StreamGuard:
             renewed=asked,
             on_end=endpoint.on_end,
         )
-        run = self.runs.start(producer, endpoint.on_disconnect or self.on_disconnect)
+        run = self.runs.start(producer, endpoint.on_disconnect or self.on_disconnect, self.resumers.over)
         run.seen()  # whoever reads it is known by signs only, and has time to give the next
         run.leave()
         logger.warning("stream %s: taken over at frame %d, by lease %d", sid[:8], state.tail.seq, lease.epoch)
@@ -335,7 +315,7 @@ class StreamGuard:
         raise TimeoutError("it took longer than half a lease: what takes time belongs into its source")
 
     async def _sealed(self, state: StreamState, lease: Lease, why: str) -> None:
-        endpoint = self.resumers.get(own_options(state.info).get("resumer", ""))
+        endpoint = self.resumers.find(state.info.sid, own_options(state.info).get("resumer", ""))
         try:
             dialect = None if endpoint is None else endpoint.dialect
             if dialect is None or dialect.name != state.info.dialect:  # an endpoint's may have changed meanwhile
@@ -347,6 +327,7 @@ class StreamGuard:
             encoder = FramedEncoder("native", at=state.tail)
         failure, status = (CANCELLED, "cancelled") if state.cancelled else (LOST, "failed")
         await self.log.append(lease, state.tail, encoder.fail(failure, status))
+        self.resumers.over(state.info.sid, sealed=True)
         logger.warning("stream %s: nobody generates it any more; it ended as %s: %s", state.info.sid[:8], status, why)
 
     async def require_open(self) -> None:

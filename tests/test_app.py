@@ -10,17 +10,14 @@ import anyio.lowlevel
 import pytest
 
 from streamguard import anyone_with_the_id
-from streamguard.app import Endpoint, StreamGuard
+from streamguard.app import StreamGuard
 from streamguard.core.cursor import Cursor, cursor_zero
-from streamguard.core.dialect import dialect_named
 from streamguard.core.errors import Failure
-from streamguard.core.flush import Immediate
 from streamguard.log.base import Lease, LogUnavailable, Retention, StreamExists, StreamInfo, UnknownStream
 from streamguard.log.memory import MemoryLog
 from streamguard.runtime.readers import Busy, Reader, Readers
 from streamguard.runtime.runs import Cancel, Detach, ReadOn
 from streamguard.runtime.source import TokenSource
-from streamguard.runtime.timing import Timing
 from tests.runtime.fakes import Script
 
 pytestmark = pytest.mark.anyio
@@ -304,24 +301,6 @@ async def test_a_reader_that_gives_up_in_the_middle_harms_no_other() -> None:
     assert (await read(guard, cursor_zero(run.sid)))[-1] == "cancelled"
 
 
-async def test_resumers_that_are_called_the_same_are_two_and_those_of_requests_are_not_kept_for_each() -> None:
-    """Two lambdas are, and two answers of one maker: a text would go on with another endpoint's prompt."""
-
-    def endpoint(number: int) -> Endpoint:
-        return Endpoint(lambda orphan: number, dialect_named("native"), Immediate(), Timing(), None)
-
-    guard, one, other = a_guard(), endpoint(1), endpoint(2)
-    names = [guard.register(how) for how in (one, other, one, other)]
-    assert len(set(names)) == 2
-    assert names[:2] == names[2:]
-    assert [guard.resumers[name].resumer for name in names[:2]] == [one.resumer, other.resumer]
-    assert guard.register(other, of_request=True) == names[1]
-    assert len({guard.register(endpoint(number), of_request=True) for number in range(3, 9)}) == 1
-    assert len(guard.resumers) == 3
-    assert [guard.resumers[name].resumer for name in names[:2]] == [one.resumer, other.resumer]
-    assert a_guard().register(endpoint(1)) == names[0]  # as another process calls it
-
-
 class Unsure(MemoryLog):
     """Makes a stream, and does not come to say so: it breaks off, or hangs."""
 
@@ -349,3 +328,19 @@ async def test_a_stream_whose_start_is_unsure_is_held_by_nobody(hangs: bool) -> 
     assert not (await guard.log.state(info.sid)).held
     assert await read(guard, cursor_zero(info.sid)) == ["failed"]
     await guard.aclose()
+
+
+@pytest.mark.parametrize("closed", [False, True])
+async def test_a_reader_may_leave_at_any_step_of_a_streams_end(closed: bool) -> None:
+    """Also once its tasks are over and it is not: a complete answer would end with an error in the application."""
+    for steps in range(40):
+        guard = a_guard()
+        run = await guard.start(TokenSource(Script("a", *[anyio.Event()] * closed)), principal="ann")
+        async with anyio.create_task_group() as tasks:
+            if closed:
+                await anyio.wait_all_tasks_blocked()
+                tasks.start_soon(guard.aclose)
+            for _ in range(steps):
+                await anyio.lowlevel.checkpoint()
+            run.leave()
+            await run.over.wait()

@@ -121,14 +121,22 @@ def _digest(parts: list[Any], more: bytes = b"") -> str:
     return hashlib.sha256(json.dumps(parts).encode() + b"\n" + more).hexdigest()
 
 
-def register_resumer(
-    guard: StreamGuard, stream: StreamOptions, options: AnswerOptions, *, of_request: bool = False
-) -> str | None:
-    """Make an endpoint's resumer known to the guard; its name there, or None without one."""
+def register_resumer(guard: StreamGuard, stream: StreamOptions, options: AnswerOptions, function: Any) -> StreamOptions:
+    """Make known to the guard what goes on with the streams of an endpoint, `function`; its options, with that name.
+
+    Raises ValueError for a name that is another's, or that is none.
+    """
+    endpoint = _endpoint(stream, options)
+    if endpoint is None:
+        return stream
+    return attrs.evolve(stream, resumer_name=guard.resumers.register(endpoint, stream.resumer_name, function))
+
+
+def _endpoint(stream: StreamOptions, options: AnswerOptions) -> Endpoint | None:
     if stream.resumer is None:
         return None
     how = (options.dialect, options.flush, options.timing, options.on_end, stream.on_disconnect)
-    return guard.register(Endpoint(stream.resumer, *how), of_request=of_request)
+    return Endpoint(stream.resumer, *how)
 
 
 class LoggedAnswer:
@@ -216,7 +224,9 @@ class LoggedAnswer:
 
     async def _start(self, reading: Reading, claim: Claim, request: Any) -> None:
         name = self.stream.name_of(request)
-        own = self._own()
+        endpoint = _endpoint(self.stream, self.options)
+        shared = None if endpoint is None else self.guard.resumers.of_request(endpoint, self.stream.resumer_name)
+        own = self._own(shared)
         if claim.facts.method == "HEAD":
             info = StreamInfo("", self.options.dialect.name, options=own)
             await reading.read(info, cursor_zero(""), self.headers, self.status)
@@ -241,6 +251,7 @@ class LoggedAnswer:
                 negotiated=agreed.negotiated,
                 options=own,
                 request_id=claim.facts.headers.get("x-request-id"),
+                resumer=endpoint if shared is None else None,
             )
         except StreamExists as exc:  # another request with this key was faster
             if exc.info.fingerprint != claim.fingerprint:
@@ -262,12 +273,12 @@ class LoggedAnswer:
             run.leave()
         await run.over.wait()
 
-    def _own(self) -> dict[str, Any]:
+    def _own(self, resumer: str | None) -> dict[str, Any]:
         """The settings that go with the stream, whoever serves it."""
         stream, wire = self.stream, self.options.wire
         own: dict[str, Any] = {"exclusive": stream.exclusive, "confidential": stream.confidential}
         if wire is not None:
             own["wire"] = wire.name
-        if stream.resumer is not None:
-            own["resumer"] = register_resumer(self.guard, stream, self.options, of_request=True)
+        if resumer is not None:
+            own["resumer"] = resumer
         return {OWN: {key: value for key, value in own.items() if value}}

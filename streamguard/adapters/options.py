@@ -49,6 +49,7 @@ class StreamNames(Options, total=False):
     exclusive: bool
     confidential: bool
     resumer: Callable[..., Any] | None
+    resumer_name: str | None
 
 
 def _hook(instance: object, attribute: attrs.Attribute[Any], value: object) -> None:
@@ -143,7 +144,8 @@ class StreamOptions:
     `name`: the application's own name for it (a chat's id), or a function that makes one of the request; a page that
     was reloaded asks for the newest stream of a name. `on_disconnect`: what the last reader's leaving does; None is the
     guard's. `exclusive`: one reader at a time, and another client is refused. `confidential`: no layer is to compress
-    it. `resumer`: what goes on with it after its process died.
+    it. `resumer`: what goes on with it after its process died. `resumer_name`: what all processes call that; the
+    endpoint's name, by default. For one that comes with a request, the name that it was registered under.
     """
 
     name: str | Callable[[Any], str | None] | None = attrs.field(default=None, validator=_naming)
@@ -151,6 +153,7 @@ class StreamOptions:
     exclusive: bool = attrs.field(default=False, validator=_switch)
     confidential: bool = attrs.field(default=False, validator=_switch)
     resumer: Callable[..., Any] | None = attrs.field(default=None, validator=_called)
+    resumer_name: str | None = attrs.field(default=None, validator=optional(attrs.validators.instance_of(str)))
 
     def name_of(self, request: Any) -> str | None:
         """The name of a request's stream. Raises TypeError and ValueError for what a function answered that is none."""

@@ -334,12 +334,14 @@ class StreamGuard(BaseGuard):
 
         An endpoint that returns its source is called only for a request that starts a stream.
         """
-        options = StreamOptions.split(named)
-        register_resumer(self, *options)  # now: a process is asked for another's stream before it has one of its own
-        guarding = _Logging(self, options)
-        if endpoint is not None:
-            return self._wrap(endpoint, guarding)
-        return lambda function: self._wrap(function, guarding)
+        stream, options = StreamOptions.split(named)
+
+        def wrap(function: Streaming) -> Wrapped:
+            # Now: a process is asked for another's stream before it has one of its own.
+            named = register_resumer(self, stream, options, function)
+            return self._wrap(function, _Logging(self, (named, options)))
+
+        return wrap if endpoint is None else wrap(endpoint)
 
     def _wrap(self, endpoint: Streaming, guarding: Guarding) -> Wrapped:
         return wrap_endpoint(endpoint, guarding)

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import logging
 import math
+from collections.abc import Callable
 from typing import Final
 
 import anyio
@@ -112,21 +113,18 @@ class Run:
         try:
             await self.producer.run(self._begin)
         finally:
-            self._tasks = None
             self.over.set()
 
-    def _begin(self, tasks: anyio.abc.TaskGroup) -> None:
+    def _begin(self, tasks: anyio.abc.TaskGroup | None) -> None:
         self._tasks = tasks
         self._mind_it()
 
     def _mind_it(self) -> None:
         """Have a task that minds the readers, from when the last one here left until one comes: mostly there is none,
         because each costs as much as the rest of a stream that waits."""
-        tasks = self._tasks
-        if tasks is None or self._readers or self._minded or tasks.cancel_scope.cancel_called:
-            return  # the last: it is over, and lets go of its lease, when no task can be started any more
-        self._minded = True
-        tasks.start_soon(self._mind)
+        if self._tasks is not None and not self._readers and not self._minded:
+            self._minded = True
+            self._tasks.start_soon(self._mind)
 
     async def _mind(self) -> None:
         try:
@@ -178,8 +176,11 @@ class Runs:
     def get(self, sid: str) -> Run | None:
         return self._runs.get(sid)
 
-    def start(self, producer: Producer, policy: OnDisconnect) -> Run:
-        """Generate beside the caller, from now on."""
+    def start(
+        self, producer: Producer, policy: OnDisconnect, over: Callable[[str, bool], None] | None = None
+    ) -> Run:
+        """Generate beside the caller, from now on. At the run's end `over` is told its stream, and whether that has its
+        end too."""
         run = Run(producer, policy)
         self._runs[run.sid] = run
         run.join()  # whoever starts it reads it: it must not end before that one has begun
@@ -190,6 +191,8 @@ class Runs:
             finally:
                 if self._runs.get(run.sid) is run:  # it may have been taken over here meanwhile
                     del self._runs[run.sid]
+                if over is not None:
+                    over(run.sid, producer.sink.tail.status is not None)
 
         self.background.start(tracked, f"streamguard stream {run.sid[:8]}")
         return run
