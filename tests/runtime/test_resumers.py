@@ -39,7 +39,7 @@ class Answering:
 
 def closure(prompt: str = "") -> Any:
     def resume(orphan: Orphan) -> Continue:
-        return Continue([prompt])
+        return Continue(Script(prompt))  # of no thread, which a virtual clock would not wait for
 
     return resume
 
@@ -131,7 +131,7 @@ async def test_what_a_request_brought_goes_on_with_its_own_stream_in_this_proces
     await run.over.wait()
     await log.release(run.producer.lease)
     await here.lost(await log.state(run.sid))
-    with anyio.fail_after(5):
+    with anyio.fail_after(50):
         async for _ in here.pages(cursor_zero(run.sid)):
             pass
         if (again := here.runs.get(run.sid)) is not None:
