@@ -152,7 +152,7 @@ def test_a_url_is_no_file_of_a_log() -> None:
 @pytest.mark.anyio
 @pytest.mark.parametrize(
     ("options", "why"),
-    [({}, "its endpoint has no resumer"), ({"resumer": "m.resume"}, "its resumer is not known here: m.resume")],
+    [({}, "it has no resumer that others know"), ({"resumer": "m.resume"}, "its resumer is not known here: m.resume")],
     ids=["none", "unknown"],
 )
 async def test_an_orphans_end_is_told_with_its_reason(options: Any, why: str, caplog: Any) -> None:
