@@ -265,7 +265,7 @@ class StreamGuard:
         if state.cancelled:
             return "it was cancelled"
         if endpoint is None:
-            return f"its resumer is not known here: {resumer}" if resumer else "its endpoint has no resumer"
+            return f"its resumer is not known here: {resumer}" if resumer else "it has no resumer that others know"
         if lease.epoch - 1 > self.max_takeovers:
             return f"it was taken over {lease.epoch - 2} times already (max_takeovers)"
         try:
