@@ -22,7 +22,7 @@ from zlib import crc32
 from streamguard.core.arguments import shown
 from streamguard.core.cursor import Cursor
 from streamguard.core.errors import Failure, LocalProtocolError, UnsupportedItem, failure_from
-from streamguard.core.flush import FlushPolicy, FlushStage
+from streamguard.core.flush import MAX_HELD, FlushPolicy, FlushStage
 from streamguard.core.frame import Frame, TextFields
 from streamguard.core.framing import FramedEncoder
 from streamguard.core.guard import CompletionGuard
@@ -224,7 +224,8 @@ class Pipeline:
         self._clean = encoder.takes_text  # whether nothing waits that belongs before a text
         # A run: texts, one after the other, of which the stages are told at its end, all at once.
         self._limit = 0  # characters of a text that goes on with the run; none, where there is no run
-        self._flush, self._immediate = self._source.flush.push, self._source.flush.immediate
+        self._flush, self._immediate = self._source.flush, self._source.flush.immediate
+        self._counts = self._flush.every > 1
         self._items = self._chars = self._bytes = 0
         self._last: TextFields = encoder.last
         self._quote: Callable[[str], bytes] = encoder.dialect.text
@@ -242,9 +243,18 @@ class Pipeline:
                 if self._immediate and item.isascii():
                     text = item
                 else:
-                    text = self._flush(item, now) if item.isascii() else self._released(item, now)
-                    if not text:
-                        return b""
+                    if self._counts and item.isascii():
+                        flush = self._flush  # as `FlushStage.push` does, without the call
+                        pieces = flush.pieces
+                        pieces.append(item)
+                        flush.held = held = flush.held + len(item)
+                        if len(pieces) < flush.wanted and held < MAX_HELD:
+                            return b""
+                        text = flush.counted()
+                    else:
+                        text = self._flush.push(item, now) if item.isascii() else self._released(item, now)
+                        if not text:
+                            return b""
                     if len(text) > self._limit:  # also where half a character ended the run
                         return self._text(text)
                 try:
@@ -275,7 +285,7 @@ class Pipeline:
         text = source.intake.text(item)
         if source.intake.torn:
             self._settle()
-        return self._flush(text, now) if text and not (self._immediate and self._limit) else text
+        return self._flush.push(text, now) if text and not (self._immediate and self._limit) else text
 
     def _text(self, text: str) -> bytes:
         """A text by the stages' own methods; where it leaves them as plain as it found them, a run begins."""
