@@ -99,6 +99,8 @@ class Ending(Generic[T]):
         await self.last_words()
         await self._end_connection()
         await self._line.part()
+        if self._line.slow:  # all was written, and is not taken: the connection was dropped with it
+            self._tell_dropped()
         self._finished = True
 
     async def _end_connection(self) -> None:
@@ -144,6 +146,23 @@ class Ending(Generic[T]):
             self._stage.items,
             one_line(failure.code),
             one_line(failure.message),
+        )
+
+    def _tell_dropped(self) -> None:
+        """The reader of a stream that was written to its end took nothing of what its transport holds."""
+        if self._told:
+            return
+        self._told = True
+        if self._part:
+            self._tell_parted(SLOW.failure)
+            return
+        logger.warning(
+            "stream %s ended as %s after %d items, and its end was not taken: %s: %s",
+            one_line(self._name),
+            self._stage.status,
+            self._stage.items,
+            SLOW.failure.code,
+            SLOW.failure.message,
         )
 
     def _tell(self) -> None:
