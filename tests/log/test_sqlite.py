@@ -551,6 +551,7 @@ def test_the_newest_frames_are_dropped_into_another_list() -> None:
     assert kept.base.seq == 100 - len(kept.recent)
 
 
+@pytest.mark.anyio
 async def test_a_late_call_wakes_nobody_who_sleeps_in_the_same_bed() -> None:
     """A place to sleep is used again; who slept there before may be woken once more, by a thread that was slow."""
     loop = Loop()
