@@ -166,7 +166,9 @@ class Book:
         return Lease(info.sid, 1, ttl)
 
     def append(self, lease: Lease, after: Cursor, frames: Sequence[Frame], checkpoint: bytes | None) -> Cursor:
-        kept = self._held_by(lease)
+        kept = self._streams.get(lease.sid)
+        if kept is None or lease.epoch != kept.epoch or lease.sid not in self.ours:
+            kept = self._held_by(lease)
         tail = kept.tail
         if (after is not tail and after != tail) or tail.status is not None:
             self._require_stored(kept, after, frames)

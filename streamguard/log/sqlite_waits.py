@@ -25,13 +25,16 @@ Standing = tuple[Cursor, int]
 class Loop(LoopCaller):
     """Calls into the event loop in which it was made. Two of one loop are equal: one call may wake many there.
 
-    `asyncio` is the loop if it is asyncio's; trio, which may be its guest, is not.
+    `asyncio` is the loop if it is asyncio's; trio, which may be its guest, is not. `beds` are for who sleeps there
+    next: each has a timer, mostly, that is as well used again.
     """
 
-    __slots__ = ("asyncio",)
+    __slots__ = ("asyncio", "beds", "waits")
 
     def __init__(self) -> None:
         super().__init__()
+        self.waits = Waits()
+        self.beds: list[Wakers] = []
         owner = getattr(self._call, "__self__", None)
         self.asyncio = owner if isinstance(owner, asyncio.AbstractEventLoop) else None
 
@@ -62,17 +65,25 @@ class _Sleeper:
 
     loop: Loop
     over: bool = attrs.field(default=False, init=False)
-    _wakers: Wakers = attrs.field(factory=Wakers, init=False)
+    _wakers: Wakers | None = attrs.field(default=None, init=False)
 
     async def sleep(self, seconds: float) -> None:
         """Until `wake`, or so long. Nothing happens on this loop between the look and the waker in the list."""
-        if not self.over:
-            await Waits().sleep(self._wakers, seconds)
+        if self.over:
+            return
+        beds = self.loop.beds
+        self._wakers = wakers = beds.pop() if beds else Wakers()
+        try:
+            await self.loop.waits.sleep(wakers, seconds)
+        finally:
+            self._wakers = None  # before another sleeps there, whom a late call must not wake
+            beds.append(wakers)
 
     def wake(self) -> None:
         """On the loop."""
         self.over = True
-        wake(self._wakers)
+        if self._wakers is not None:
+            wake(self._wakers)
 
 
 class Call:

@@ -61,12 +61,12 @@ class Waits:
             self.check()
         self._thread = thread
         sleeper, wakers.spare = wakers.spare, None
-        if sleeper is None or not sleeper.is_here(thread):
+        if sleeper is None or not sleeper.is_here():
             loop = _asyncio_loop()
             if loop is None:
                 await self._sleep_anywhere(wakers, seconds)
                 return
-            sleeper = _Sleeper(loop, thread)
+            sleeper = _Sleeper(loop)
         wakers.append(sleeper)
         self._asleep += 1
         try:
@@ -100,18 +100,17 @@ class _Sleeper:
     that goes on then, if any does.
     """
 
-    __slots__ = ("_due", "_future", "_loop", "_set_for", "_thread", "_timer")
+    __slots__ = ("_due", "_future", "_loop", "_set_for", "_timer")
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, thread: int) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
-        self._thread = thread
         self._due = self._set_for = 0.0
         self._timer: asyncio.TimerHandle | None = None
         self._future: asyncio.Future[None] | None = None
 
-    def is_here(self, thread: int) -> bool:
-        """Whether it can sleep in the task that runs now, in `thread`. Asking asyncio each time is a system call."""
-        return self._thread == thread and self._loop.is_running() and "trio" not in sys.modules
+    def is_here(self) -> bool:
+        """Whether it can sleep in the task that runs now: where there is no trio, what runs in its loop is a task."""
+        return "trio" not in sys.modules and asyncio.get_running_loop() is self._loop
 
     def sleep(self, seconds: float) -> asyncio.Future[None]:
         """What to await."""

@@ -116,10 +116,12 @@ def logged_served_per_token(run: Run) -> Result:
         with served("logged", http, loop, __name__) as ours, served("guarded", http, loop) as theirs:
             mine, other = Served(ours), Served(theirs)
             found = ratio(mine, other, pairs=5, say=run.say)
+            delays = [(mine.later(), other.later()) for _ in range(3)]
         shown = shown and found.median <= MOST
         stack, spread = f"{http}, {loop}", f"{found.low:.2f} to {found.high:.2f}"
         costs.append((stack, found.subject, found.reference, found.median, spread, MOST))
-        times.append((stack, mine.median, other.median, mine.median - other.median))
+        late, soon = (statistics.median(column) for column in zip(*delays, strict=True))
+        times.append((stack, late, soon, late - soon))
     return Result(
         shown,
         [
