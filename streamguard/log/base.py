@@ -312,7 +312,8 @@ class StreamLog(Protocol):
     async def take_over(self, sid: str, epoch: int, ttl: float) -> Lease:
         """The lease with epoch + 1, in one step: only if `epoch` is the log's and does not hold any more.
 
-        Where that ran out, and was not released, `crashes` grows by one in the same step. Raises UnknownStream, StreamSealed, LeaseHeld.
+        Where that ran out, and was not released, `crashes` grows by one in the same step. Raises UnknownStream,
+        StreamSealed, LeaseHeld.
         """
         ...
 

@@ -130,7 +130,8 @@ def _rows(together: int) -> tuple[_Rows, _Rows]:
         for stream in range(STREAMS)
         for seq in range(first, first + together)
     ]
-    tails = [(row[0], 1, *row[1:4], None, 1e6, 1e6, 0, 0, 0x12345678, 0, 0, 0) for row in rows[together - 1 :: together]]
+    ends = rows[together - 1 :: together]
+    tails = [(row[0], 1, *row[1:4], None, 1e6, 1e6, 0, 0, 0x12345678, 0, 0, 0) for row in ends]
     return rows, tails
 
 

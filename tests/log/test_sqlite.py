@@ -554,7 +554,7 @@ def test_a_reader_here_is_given_what_is_committed_though_the_writer_has_more_in_
 def test_the_newest_frames_are_dropped_into_another_list() -> None:
     """Who looks at the list in another thread counts on where each frame stands."""
     zero = cursor_zero(new_sid())
-    kept = Kept(1, zero.sid, zero, zero, 1, 0.0, 0.0, False, 0)
+    kept = Kept(1, zero.sid, zero, zero, 1, 0.0, 0.0, False, 0, 0)
     frames = framed(zero, *[b"x"] * 100)
     remember(kept, frames[:64])
     before, held = kept.recent, list(kept.recent)

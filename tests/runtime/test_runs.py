@@ -169,7 +169,7 @@ async def test_policies_take_no_negative_limits() -> None:
     for make in (lambda: Detach(-1.0), lambda: ReadOn(seconds=-1.0)):
         with pytest.raises(ValueError, match="a number of zero or more"):
             make()
-    with pytest.raises(ValueError, match="^items is a whole number of at least 0, not -1$"):
+    with pytest.raises(ValueError, match=r"^items is a whole number of at least 0, not -1$"):
         ReadOn(items=-1)
 
 
