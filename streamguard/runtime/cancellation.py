@@ -39,6 +39,7 @@ class OutsideCancellation:
         except RuntimeError:
             self._task = None
         self._before = self._count()
+        self._told = False
 
     @property
     def by_scope(self) -> bool:
@@ -50,7 +51,7 @@ class OutsideCancellation:
 
         `unknown` is the answer for a task that keeps no count (Python 3.10).
         """
-        if self.by_scope:
+        if self._told or self.by_scope:
             return True
         if self._task is None:
             return False
@@ -59,6 +60,7 @@ class OutsideCancellation:
 
     def pass_on(self, other: OutsideCancellation) -> None:
         """After this task was interrupted, and not by a scope: cancel `other`'s as often as this one was."""
+        other._told = True  # for a task that keeps no count
         mine, theirs = self._since(), other._since()
         if mine is None or theirs is None or mine > theirs:  # else all tasks of the loop were cancelled
             other._task.cancel()
