@@ -400,3 +400,29 @@ def test_no_stored_text_comes_behind_the_end_of_a_stream_or_of_its_connection(en
     with pytest.raises(LocalProtocolError):
         guard.admit_all([(seq, offset, 0, b"abc")])
     assert guard.state == end
+
+
+def test_stored_texts_are_given_to_the_carrier_as_many_as_follow_each_other() -> None:
+    wire = Notes()
+    guard = opened(wire)
+    rows = [(1, 3, 1, b"abc"), (2, 6, 2, b"def"), (3, 8, 3, b"gh")]
+    guard.admit_all(rows[:2])
+    assert wire.calls[-1] == ("texts", *rows[:2])
+    guard.admit_all(rows[2:])
+    assert wire.calls[-1] == ("text", rows[2])
+
+
+def test_stored_texts_are_refused_as_one_by_one_before_the_opening() -> None:
+    guard = CompletionGuard(Notes())
+    with pytest.raises(LocalProtocolError) as one:
+        guard.admit(Frame(1, 3, 0, b"abc"))
+    with pytest.raises(LocalProtocolError) as several:
+        guard.admit_all([(1, 3, 0, b"abc"), (2, 6, 0, b"abc")])
+    assert str(several.value) == str(one.value)
+
+
+@pytest.mark.parametrize("resume", [None, "/streams"])
+def test_an_opening_behind_a_cursor_says_where_to_come_back_too(resume: str | None) -> None:
+    wire, at = Notes(), Cursor(SID, 1, 3, CRC_1)
+    CompletionGuard(wire).open(at, own_ids=True, resume=resume)
+    assert wire.calls[-1] == ("opening", resume, at)

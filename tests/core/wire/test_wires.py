@@ -60,6 +60,16 @@ def test_the_hot_path_writes_what_any_frame_would_be(wire: Wire, crc: int) -> No
         assert encoder.text((12, 345, crc, data)) == encoder.frame(Frame(12, 345, crc, data))
 
 
+@pytest.mark.parametrize("wire", [Sse(), Sse(ids="id"), Ndjson(), Binary(), Plain()], ids=repr)
+@pytest.mark.parametrize("data", [b'"x"', b"a\nb"])
+def test_several_texts_are_written_one_after_the_other(wire: Wire, data: bytes) -> None:
+    encoder = wire.encoder(cursor_zero(SID), own_ids=False)
+    checksums = [0, 0xABC, 0x0FFFFFFF, 0x10000000, 0xFFFFFFFF]
+    rows = [(seq, 10 * seq, crc, data if seq == 3 else b'"%d"' % seq) for seq, crc in enumerate(checksums, 1)]
+    for some in (rows, rows[:2], rows[2:3], rows[3:4]):
+        assert encoder.texts(some) == b"".join([encoder.frame(Frame(*row)) for row in some])
+
+
 @pytest.mark.parametrize("data", [b"a\rb", b"a\0b"])
 def test_the_hot_path_refuses_what_would_end_a_field(data: bytes) -> None:
     with pytest.raises(FieldRefused):
@@ -77,3 +87,10 @@ def test_the_largest_block_that_is_written_is_read_by_the_default_reader(wire: W
     assert answer.verdict is Verdict.COMPLETE
     assert answer.frames[0].item == block
     assert len(answer.frames[0].raw) == MAX_BLOCK
+
+
+@pytest.mark.parametrize("data", [b"\r", b"a\0"])
+def test_one_of_several_texts_that_has_no_place_on_the_wire_refuses_them_all(data: bytes) -> None:
+    encoder = Sse().encoder(cursor_zero(SID), own_ids=False)
+    with pytest.raises(FieldRefused):
+        encoder.texts([(1, 3, 0, b'"a"'), (2, 3 + len(data), 0, data)])
