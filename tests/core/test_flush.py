@@ -230,7 +230,8 @@ def test_a_boundary_s_window_has_64_characters() -> None:
 @pytest.mark.parametrize("wrong", ["words", "Word", "sentences", "line", ""])
 def test_a_boundary_that_is_no_known_name_is_refused_with_the_names(wrong: str) -> None:
     """As an expression it would match hardly ever, and hold the whole answer back."""
-    with pytest.raises(ValueError, match=r'^AtBoundary knows "word" and "sentence", not .*; for a pattern give re\.compile\('):
+    said = r'^AtBoundary knows "word" and "sentence", not .*; for a pattern give re\.compile\('
+    with pytest.raises(ValueError, match=said):
         AtBoundary(wrong)
     assert left(AtBoundary(re.compile("words")), "two words", "!") == ["two words", ""]
 
