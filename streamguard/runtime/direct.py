@@ -103,8 +103,8 @@ class DirectDriver(Generic[T]):
                 tasks.start_soon(self._whole, tasks.cancel_scope)
                 await self._serve(outside)
         except anyio.get_cancelled_exc_class():
-            if outside.requested(unknown=True):
-                raise
+            if self._asked is None and outside.requested(unknown=True):
+                raise  # else the first one is, which says who asked
         except BaseException as exc:  # a fault of this module, or of the transport
             self._fatal = self._fatal or leaf(exc, *FATAL)
             if self._fatal is None:
