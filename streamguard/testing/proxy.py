@@ -30,6 +30,7 @@ from streamguard.testing.sockets import (
     connected,
     finish,
     listening,
+    readable,
     received,
     reset,
     reset_on_close,
@@ -48,8 +49,8 @@ class FaultProxy:
     """A TCP proxy in front of `target_host`:`target_port` that does to responses what `plan` says.
 
     `plan` is one `Plan` for every connection, or a callable that answers one for the connection's number,
-    from 0. It listens on `host`, on a free port: `port`, and `url` for an HTTP base address. Entered and
-    left by one task; leaving drops every connection.
+    from 0, once its first byte came. It listens on `host`, on a free port: `port`, and `url` for an HTTP
+    base address. Entered and left by one task; leaving drops every connection.
 
     Counts: `connections` (accepted), `open` (now), `up` and `down` (bytes passed on), and `history`, the
     last 10,000 `Passage`s in order.
@@ -107,24 +108,33 @@ class FaultProxy:
         while True:
             await self._room.acquire()
             client = await accepted(listener)
-            index = self.connections
-            self.connections += 1
             self.open += 1
-            plan = self.plan if isinstance(self.plan, Plan) else self.plan(index)
-            passage = Passage(index, plan, moved=anyio.current_time())
-            self.history.append(passage)
+            passage = self._begun() if isinstance(self.plan, Plan) else None
             tasks.start_soon(self._connection, client, passage)
 
-    async def _connection(self, client: socket.socket, passage: Passage) -> None:
+    def _begun(self) -> Passage:
+        index = self.connections
+        self.connections += 1
+        plan = self.plan if isinstance(self.plan, Plan) else self.plan(index)
+        passage = Passage(index, plan, moved=anyio.current_time())
+        self.history.append(passage)
+        return passage
+
+    async def _connection(self, client: socket.socket, passage: Passage | None) -> None:
         server: socket.socket | None = None
         try:
+            if passage is None:
+                # A browser connects ahead: what it does not use must take no number, nor a plan that is made too early.
+                await readable(client)
+                passage = self._begun()
             server = await connected(*self.target)
             await self._pass(client, server, passage)
         except OSError:
-            passage.ended = "refused"
+            if passage is not None:
+                passage.ended = "refused"
             reset_on_close(client)  # no server: a reader must not take that for an empty answer
         finally:
-            if passage.ended == "open":
+            if passage is not None and passage.ended == "open":
                 passage.ended = "closed"
             client.close()
             if server is not None:

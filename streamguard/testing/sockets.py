@@ -19,7 +19,9 @@ if sys.platform == "linux":
     from fcntl import ioctl
     from termios import TIOCOUTQ
 
-__all__ = ["accepted", "connected", "finish", "listening", "received", "reset", "reset_on_close", "send_all"]
+__all__ = [
+    "accepted", "connected", "finish", "listening", "readable", "received", "reset", "reset_on_close", "send_all",
+]  # fmt: skip
 
 _PIECE: Final = 16 * 1024  # bytes read at once
 
@@ -27,6 +29,11 @@ _PIECE: Final = 16 * 1024  # bytes read at once
 _Wait = Callable[[socket.socket], Awaitable[None]]
 _readable: Final[_Wait] = getattr(anyio, "wait_readable", None) or anyio.wait_socket_readable
 _writable: Final[_Wait] = getattr(anyio, "wait_writable", None) or anyio.wait_socket_writable
+
+
+async def readable(sock: socket.socket) -> None:
+    """Wait until there is something to read, or the peer has left."""
+    await _readable(sock)
 
 
 async def listening(host: str) -> socket.socket:

@@ -88,7 +88,7 @@ class Front:
 
 async def _whole(send: Any, kind: bytes, body: bytes) -> None:
     headers = [(b"content-type", kind), (b"cache-control", b"no-store"), (b"content-length", b"%d" % len(body))]
-    # Else a browser asks for a stream on a connection that it had before, whose faults were planned for another request.
+    # Else a browser asks for a stream on a connection that it had before, with faults planned for another request.
     headers.append((b"connection", b"close"))
     await send({"type": "http.response.start", "status": 200, "headers": headers})
     await send({"type": "http.response.body", "body": body})

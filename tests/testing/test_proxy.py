@@ -110,6 +110,24 @@ async def test_random_cuts_are_the_same_for_the_same_seed() -> None:
     assert len(set(lengths[0])) > 1
 
 
+async def test_a_connection_that_asks_for_nothing_takes_no_number() -> None:
+    """Browsers connect ahead."""
+    asked: list[int] = []
+
+    def plan(index: int) -> Plan:
+        asked.append(index)
+        return Plan()
+
+    async with serving(answer, plan) as proxy:
+        async with await anyio.connect_tcp(proxy.host, proxy.port) as ahead:
+            await until(lambda: proxy.open)
+            assert (await fetched(proxy))[0] == HEADER + BODY
+            assert asked == [0]
+            await ahead.send(b"GET / HTTP/1.1\r\n\r\n")
+            await ahead.receive()
+            assert asked == [0, 1]
+
+
 async def test_a_stall_holds_the_rest_until_its_time_has_passed() -> None:
     async with serving(answer, Plan(stall_at=10, stall=0.05)) as proxy:
         before = anyio.current_time()
