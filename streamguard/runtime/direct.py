@@ -69,7 +69,6 @@ class DirectDriver(Generic[T]):
         self._request_id = request_id
         self._clock = timing.clock
         self._line: Connection[T] = Connection(sink, timing.clock, timing.write)
-        self._part: str = getattr(stage, "part", "")  # of a stream in a log
         # For the log. Never the whole sid, which grants access to the stream.
         self._name = stage.cursor.sid[:8] + (f" (request {request_id[:64]})" if request_id else "")
         self._end: Ending[T] = Ending(stage, self._line, timing, name=self._name, abort=abort)
@@ -234,7 +233,7 @@ class DirectDriver(Generic[T]):
             while await self._loop(turns):
                 pass
         except Lost as exc:
-            if not self._part and isinstance(exc.__cause__, Exception) and not isinstance(exc.__cause__, OSError):
+            if not self._end.part and isinstance(exc.__cause__, Exception) and not isinstance(exc.__cause__, OSError):
                 logger.warning("stream %s: its transport refused a part with %r", self._name, exc.__cause__)
             end.why = end.why or lost(self._line)
         except BaseException as exc:

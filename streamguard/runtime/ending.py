@@ -64,7 +64,7 @@ class Ending(Generic[T]):
         self._finished = False
         self._name = name
         # Of a stream in a log: whether this is its `producer` or a `reader`; empty for any other.
-        self._part: str = getattr(stage, "part", "")
+        self.part: str = getattr(stage, "part", "")
 
     def begin(self) -> None:
         """The source is over, or told to be: from now on `why` is settled."""
@@ -74,7 +74,7 @@ class Ending(Generic[T]):
         """The terminal, if there is anybody to tell, and the clean end after `complete`."""
         self.begin()
         why, line = self.why, self._line
-        if why is GONE and self._part == "reader":
+        if why is GONE and self.part == "reader":
             self._tell()
         if why is GONE or line.over:
             return
@@ -142,7 +142,7 @@ class Ending(Generic[T]):
         logger.info(
             "stream %s goes on: %s after %d items: %s: %s",
             one_line(self._name),
-            "a reader is not served any more," if self._part == "reader" else "it is let go of",
+            "a reader is not served any more," if self.part == "reader" else "it is let go of",
             self._stage.items,
             one_line(failure.code),
             one_line(failure.message),
@@ -153,7 +153,7 @@ class Ending(Generic[T]):
         if self._told:
             return
         self._told = True
-        if self._part:
+        if self.part:
             self._tell_parted(SLOW.failure)
             return
         logger.warning(
@@ -174,11 +174,11 @@ class Ending(Generic[T]):
             return
         self._told = True
         exc = why.exception if why is not None else None
-        if self._part and stage.status is None and exc is None:
+        if self.part and stage.status is None and exc is None:
             self._tell_parted(failure)
             return
         unexpected = exc is not None and not isinstance(exc, (SourceFailed, LocalProtocolError))
-        early = exc is not None and not stage.items and not self._timing.peek and not self._part
+        early = exc is not None and not stage.items and not self._timing.peek and not self.part
         logger.log(
             logging.ERROR if unexpected else logging.WARNING,
             "stream %s ended as %s after %d items: %s: %s%s",

@@ -52,7 +52,7 @@ class FaultProxy:
     from 0, once its first byte came. It listens on `host`, on a free port: `port`, and `url` for an HTTP
     base address. Entered and left by one task; leaving drops every connection.
 
-    Counts: `connections` (accepted), `open` (now), `up` and `down` (bytes passed on), and `history`, the
+    Counts: `connections` (that have a plan), `open` (now), `up` and `down` (bytes passed on), and `history`, the
     last 10,000 `Passage`s in order.
     """
 
