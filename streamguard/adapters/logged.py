@@ -172,6 +172,13 @@ def _endpoint(stream: StreamOptions, options: AnswerOptions) -> Endpoint | None:
     return Endpoint(stream.resumer, *how)
 
 
+def _require_installed(guard: StreamGuard) -> None:
+    """Say once that nobody can come back, where that is so."""
+    if guard.path is None and not guard.told:
+        guard.told = True
+        logger.error(_NOT_INSTALLED)
+
+
 class LoggedAnswer:
     """An endpoint's answer, as an ASGI application for one request.
 
@@ -267,9 +274,7 @@ class LoggedAnswer:
             info = StreamInfo("", self.options.dialect.name, options=own)
             await reading.read(info, cursor_zero(""), self.headers, self.status)
             return
-        if self.guard.path is None and not self.guard.told:
-            self.guard.told = True
-            logger.error(_NOT_INSTALLED)
+        _require_installed(self.guard)
         agreed = terms(claim.facts)
         can_resume = agreed.negotiated or claim.facts.event_source or claim.key is not None or name is not None
         try:

@@ -135,8 +135,8 @@ class Admission:
         if now - self._said >= _QUIET:
             self._said = now
             logger.warning(
-                "requests for new streams are refused: %d so far found no room to wait, and %d waited for %g s; %d "
-                "streams run and %d requests wait",
+                "requests for new streams are refused: %d so far found no room to wait, and %d waited for %g s; "
+                "streams that run: %d, requests that wait: %d",
                 self.refused["full"],
                 self.refused["waited_too_long"],
                 self.limits.max_wait,

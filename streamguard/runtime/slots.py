@@ -282,21 +282,28 @@ class Slots:
     def _detach(self, slot: Slot, evict: Callable[[], object]) -> None:
         slot.evict = evict
         self._detached[slot] = None
-        ending: list[Slot] = []
-        for waiter in self._unrelieved():
-            ending = self._relief(waiter.principal, waiter.key)
-            if ending:
-                waiter.relieved = True
-                break
+        self._relieve()
         limit = self.limits.max_detached
         if limit is not None:
-            own = [other for other in self._detached if other.principal == slot.principal and other not in ending]
-            ending = [*ending, *own[: max(0, len(own) - limit)]]
-        self._end(ending)
+            own = [other for other in self._detached if other.principal == slot.principal]
+            self._end(own[: max(0, len(own) - limit)])
 
     def _attach(self, slot: Slot) -> None:
         del self._detached[slot]
         slot.evict = None
+
+    def _relieve(self) -> None:
+        """Tell runs to end for those who wait, as long as that helps one of them. Not when a slot was given: whoever
+        was overtaken then gets the one that was to come."""
+        while self._detached:
+            for waiter in self._unrelieved():
+                ending = self._relief(waiter.principal, waiter.key)
+                if ending:
+                    waiter.relieved = True
+                    self._end(ending)
+                    break
+            else:
+                return
 
     def _unrelieved(self) -> Iterator[Waiter]:
         """One of each group that waits, in their turn: what is blocked for one is for all of its group."""
@@ -321,17 +328,14 @@ class Slots:
         return ending if ending and len(ending) == len(needs) else []
 
     def _end(self, ending: Iterable[Slot]) -> None:
-        """Tell runs to end. Last of all: what they do then may come back here."""
-        calls = []
+        """Tell runs to end."""
         for slot in ending:
             del self._detached[slot]
-            if slot.evict is not None:
-                calls.append(slot.evict)
-            slot.evict = None
+            evict, slot.evict = slot.evict, None
             slot.evicting = True
             self.evicting += 1
-        for call in calls:
-            call()
+            if evict is not None:
+                evict()
 
 
 def _one_less(counts: dict[str, int], name: str) -> None:
