@@ -225,7 +225,7 @@ async def test_a_run_has_its_slot_to_its_end_also_without_a_reader() -> None:
     assert (admission.streams, admission.detached) == (1, 0)
     started.leave()
     await started.over.wait()
-    await anyio.sleep(0)
+    await anyio.sleep(1)
     assert (admission.streams, admission.detached) == (0, 0)
     assert (await text_in(log))[1] == "complete"
 
