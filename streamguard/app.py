@@ -127,12 +127,10 @@ class StreamGuard:
         slot: Slot | None = None,
     ) -> Run:
         """Generate `source` into the log, whoever reads; the caller is one already. `resumer` is for this stream only.
-        `slot` is the stream's from then on; it stays the caller's where this raises.
 
-        Raises StreamExists where `key` has a stream, and LogUnavailable; then the source was not started.
+        Raises StreamExists where `key` has a stream, and LogUnavailable; then nothing started, `slot` is the caller's.
         """
         encoder = FramedEncoder(dialect_named(dialect), sid=new_sid(), negotiated=negotiated)
-        fixed = {"dialect": encoder.dialect.settings(), "negotiated": negotiated}
         info = StreamInfo(
             encoder.sid,
             dialect_named(dialect).name,
@@ -140,7 +138,7 @@ class StreamGuard:
             name=name,
             key=key,
             fingerprint=fingerprint,
-            options={**(options or {}), FIXED: fixed},
+            options={**(options or {}), FIXED: {"dialect": encoder.dialect.settings(), "negotiated": negotiated}},
         )
         asked = timing.clock()
         lease = await self._created(info)

@@ -3,14 +3,23 @@
 from __future__ import annotations
 
 import contextvars
+import functools
+import inspect
 from collections.abc import Callable
 from typing import Any, Final
 
 import anyio.to_thread
 
-__all__ = ["in_pool"]
+__all__ = ["in_pool", "is_function"]
 
 _UNSET: Final = object()
+
+
+def is_function(endpoint: Any) -> bool:
+    """Whether it is one, or a partial of one."""
+    while isinstance(endpoint, functools.partial):
+        endpoint = endpoint.func
+    return inspect.isroutine(endpoint)
 
 
 async def in_pool(endpoint: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:

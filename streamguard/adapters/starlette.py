@@ -37,7 +37,7 @@ from streamguard.adapters.bodies import body_of, read_body
 from streamguard.adapters.endpoints import Endpoints, RootedSeal, require_path
 from streamguard.adapters.logged import Claim, LoggedAnswer, make_claim, register_resumer, with_slot
 from streamguard.adapters.options import AnswerOptions, Options, StreamNames, StreamOptions, no_endpoint
-from streamguard.adapters.pool import in_pool
+from streamguard.adapters.pool import in_pool, is_function
 from streamguard.adapters.returned import GUARDED, guarded_twice, own_response, refuse_plain
 from streamguard.adapters.seal import Receive, Scope, Send, mark_guarded, remember_guarded, remember_unguarded
 from streamguard.app import StreamGuard as BaseGuard
@@ -247,7 +247,7 @@ def wrap_endpoint(endpoint: Callable[..., Any], guarding: Guarding) -> Wrapped:
             request = asked or request
             return _dressed(guarding.response(endpoint(*args, **kwargs), request, None), request, given)
 
-    elif inspect.iscoroutinefunction(endpoint) or _is_function(endpoint):
+    elif inspect.iscoroutinefunction(endpoint) or is_function(endpoint):
         call = endpoint if inspect.iscoroutinefunction(endpoint) else functools.partial(in_pool, endpoint)
 
         async def guarded_endpoint(*args: Any, **kwargs: Any) -> Response:
@@ -265,8 +265,7 @@ def wrap_endpoint(endpoint: Callable[..., Any], guarding: Guarding) -> Wrapped:
                 refuse_plain(endpoint, result)
                 return _dressed(guarding.response(result, request, claim), request, given)
             except BaseException:
-                if claim is not None:  # no response has its slot, or none that is ever sent
-                    claim.let_go()
+                _let_go(claim)  # no response has its slot, or none that is ever sent
                 raise
 
     else:
@@ -279,19 +278,18 @@ def wrap_endpoint(endpoint: Callable[..., Any], guarding: Guarding) -> Wrapped:
     return guarded_endpoint
 
 
-def _is_function(endpoint: Any) -> bool:
-    while isinstance(endpoint, functools.partial):
-        endpoint = endpoint.func
-    return inspect.isroutine(endpoint)
-
-
 def _kept(response: Response, claim: Claim | None) -> Response:
     """The endpoint's own response, with the slot where it streams under no other limits; else it needs none."""
     if claim is not None and isinstance(response, GuardedResponse) and response.answer.options.limits is None:
         response.answer.place = Place(claim.slot)
-    elif claim is not None:
-        claim.let_go()
+    else:
+        _let_go(claim)
     return response
+
+
+def _let_go(claim: Claim | None) -> None:
+    if claim is not None:
+        claim.let_go()
 
 
 def _found(kind: type[T], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> T | None:

@@ -34,6 +34,13 @@ def _asked(instance: object, attribute: attrs.Attribute[Any], value: object) -> 
         require_callable(attribute.name, value, "the request")
 
 
+def _from_zero(instance: object, attribute: attrs.Attribute[Any], value: object) -> None:
+    good = isinstance(value, int) and not isinstance(value, bool)
+    if not good or value < 0:  # type: ignore[operator]  # what is `good` is an int
+        kind = ValueError if good else TypeError
+        raise kind(f"{attribute.name} is a whole number, 0 for no room to wait; not {shown(value)}")
+
+
 @attrs.frozen(kw_only=True)
 class Limits:
     """How many streams may run in this process, and how many requests may wait for one that ends. None: any number.
@@ -55,16 +62,9 @@ class Limits:
     max_detached: int | None = attrs.field(default=None, validator=_COUNT)
     principal: Keyed | None = attrs.field(default=None, validator=_asked)
     key: Keyed | None = attrs.field(default=None, validator=_asked)
-    max_waiting: int = attrs.field(default=100)
+    max_waiting: int = attrs.field(default=100, validator=_from_zero)
     max_wait: float = attrs.field(default=10.0, validator=a_number(above=0))
     retry_after: int = attrs.field(default=2, validator=whole_number)
-
-    @max_waiting.validator
-    def _whole(self, attribute: attrs.Attribute[Any], value: object) -> None:
-        good = isinstance(value, int) and not isinstance(value, bool)
-        if not good or value < 0:  # type: ignore[operator]  # what is `good` is an int
-            kind = ValueError if good else TypeError
-            raise kind(f"max_waiting is a whole number, 0 for no room to wait; not {shown(value)}")
 
     def __attrs_post_init__(self) -> None:
         if self.max_per_key is not None and self.key is None:

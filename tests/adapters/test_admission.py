@@ -433,7 +433,11 @@ def test_a_reader_of_a_stream_that_runs_needs_no_room() -> None:
 def test_a_request_that_waited_reads_what_the_same_request_started_meanwhile(kind: str) -> None:
     gates = [Gate(), Gate()]
     scripts = iter([Counted("t0 ", gates[0]), Counted("t0 ", gates[1], "t1 ")])
-    held = Held(lambda: next(scripts)(), Admission(Limits(max_streams=1)))
+
+    def source() -> AsyncIterator[Any]:
+        return next(scripts)()
+
+    held = Held(source, Admission(Limits(max_streams=1)))
     with serving(KINDS[kind](held)) as server, ExitStack() as stack:
         begun(stack, server, **OURS)
         both = []
