@@ -24,7 +24,7 @@ import anyio
 import anyio.abc
 import attrs
 
-from streamguard.core.arguments import number
+from streamguard.core.arguments import number, whole_number_from
 from streamguard.core.errors import Failure
 from streamguard.runtime.admission import EVICTED
 from streamguard.runtime.background import Background
@@ -39,8 +39,6 @@ PRESENCE: Final = 25.0  # seconds that one counts: two signs, and the way of the
 
 LEFT = Failure("gone", "the reader left")
 ENDED: Final = Failure("evicted", EVICTED, retryable=True)
-
-_LIMIT: Final = attrs.validators.optional(number(least=0))
 
 logger = logging.getLogger("streamguard")
 
@@ -65,8 +63,8 @@ class Detach:
 class ReadOn:
     """Generation goes on for so many items, or seconds, without a reader; whichever comes first."""
 
-    items: int | None = attrs.field(default=None, validator=_LIMIT)
-    seconds: float | None = attrs.field(default=None, validator=_LIMIT)
+    items: int | None = attrs.field(default=None, validator=attrs.validators.optional(whole_number_from(0)))
+    seconds: float | None = attrs.field(default=None, validator=attrs.validators.optional(number(least=0)))
 
     @property
     def grace(self) -> float:

@@ -20,7 +20,7 @@ from typing import Any, Final
 import attrs
 
 from streamguard.core.arguments import number as a_number
-from streamguard.core.arguments import require_callable, shown, whole_number
+from streamguard.core.arguments import require_callable, whole_number, whole_number_from
 
 __all__ = ["Limits", "Slot", "Slots", "Waiter"]
 
@@ -32,13 +32,6 @@ Keyed = Callable[[Any], "str | None"]
 def _asked(instance: object, attribute: attrs.Attribute[Any], value: object) -> None:
     if value is not None:
         require_callable(attribute.name, value, "the request")
-
-
-def _from_zero(instance: object, attribute: attrs.Attribute[Any], value: object) -> None:
-    good = isinstance(value, int) and not isinstance(value, bool)
-    if not good or value < 0:  # type: ignore[operator]  # what is `good` is an int
-        kind = ValueError if good else TypeError
-        raise kind(f"{attribute.name} is a whole number, 0 for no room to wait; not {shown(value)}")
 
 
 @attrs.frozen(kw_only=True)
@@ -62,7 +55,7 @@ class Limits:
     max_detached: int | None = attrs.field(default=None, validator=_COUNT)
     principal: Keyed | None = attrs.field(default=None, validator=_asked)
     key: Keyed | None = attrs.field(default=None, validator=_asked)
-    max_waiting: int = attrs.field(default=100, validator=_from_zero)
+    max_waiting: int = attrs.field(default=100, validator=whole_number_from(0))
     max_wait: float = attrs.field(default=10.0, validator=a_number(above=0))
     retry_after: int = attrs.field(default=2, validator=whole_number)
 

@@ -13,7 +13,7 @@ from streamguard.runtime.slots import Limits, Slot, Slots, Waiter
 
 PRINCIPALS = st.sampled_from(["ann", "bob", "cid", ""])
 KEYS = st.sampled_from([None, "x", "y"])
-ROOM = "max_waiting is a whole number, 0 for no room to wait"
+ROOM = "max_waiting is a whole number of at least 0"
 NO_KEY = "max_per_key needs to know the key: Limits(key=lambda request: …, max_per_key=…)"
 COUNTS = st.none() | st.integers(1, 3)
 
@@ -339,8 +339,8 @@ def test_a_slot_that_is_forgotten_is_free_again() -> None:
         ({}, ValueError, "these Limits limit nothing: say for example Limits(max_streams=200)"),
         ({"max_streams": 0}, ValueError, "max_streams is a whole number of at least 1, not 0"),
         ({"max_streams": 2.0}, TypeError, "max_streams is a whole number of at least 1, not 2.0"),
-        ({"max_streams": 2, "max_waiting": -1}, ValueError, f"{ROOM}; not -1"),
-        ({"max_streams": 2, "max_waiting": None}, TypeError, f"{ROOM}; not None"),
+        ({"max_streams": 2, "max_waiting": -1}, ValueError, f"{ROOM}, not -1"),
+        ({"max_streams": 2, "max_waiting": None}, TypeError, f"{ROOM}, not None"),
         ({"max_streams": 2, "max_wait": 0}, ValueError, "max_wait is a number above zero, not 0"),
         ({"max_per_key": 2}, ValueError, NO_KEY),
         ({"max_streams": 2, "key": "x"}, TypeError, "key is a function, not 'x'"),
