@@ -88,12 +88,8 @@ async def with_slot(
     claim = attrs.evolve(claim, slot=place.slot, refused=place.refused)
     if claim.slot is None or claim.key is None or not place.waited:
         return claim
-    # The same request, sent again, may have had its turn first.
     try:
-        claim = attrs.evolve(claim, found=await guard.log.find_key(claim.key))
-    except LogUnavailable as exc:
-        logger.warning(_NOT_STARTED, exc)
-        claim = attrs.evolve(claim, refused=unavailable(claim.facts))
+        claim = await _looked_up(guard, claim)  # the same request, sent again, may have had its turn first
     except BaseException:
         claim.let_go()
         raise
@@ -122,12 +118,17 @@ async def make_claim(guard: StreamGuard, request: Any, scope: Scope, body: Body)
         return attrs.evolve(claim, refused=problem(400, "weak_key", why))
     scoped = _digest([principal, facts.method, _route(scope), key])
     fingerprint = fingerprint_of(facts, scope, await body())
+    return await _looked_up(guard, attrs.evolve(claim, key=scoped, fingerprint=fingerprint))
+
+
+async def _looked_up(guard: StreamGuard, claim: Claim) -> Claim:
+    """The claim with the stream that its key has."""
     try:
-        found = await guard.log.find_key(scoped)
+        found = await guard.log.find_key(str(claim.key))
     except LogUnavailable as exc:
-        return attrs.evolve(claim, refused=unavailable(facts, exc, message=_NOT_STARTED))
-    refused = REUSED if found is not None and found.fingerprint != fingerprint else None
-    return attrs.evolve(claim, key=scoped, fingerprint=fingerprint, found=found, refused=refused)
+        return attrs.evolve(claim, refused=unavailable(claim.facts, exc, message=_NOT_STARTED))
+    refused = REUSED if found is not None and found.fingerprint != claim.fingerprint else None
+    return attrs.evolve(claim, found=found, refused=refused)
 
 
 def fingerprint_of(facts: RequestFacts, scope: Scope, body: bytes) -> str:
