@@ -10,11 +10,17 @@ from typing import Any
 import anyio
 import pytest
 
+from streamguard.app import Endpoint, StreamGuard, anyone_with_the_id
+from streamguard.core.dialect import Native
+from streamguard.core.flush import Immediate
 from streamguard.runtime.admission import Admission, NoRoom, admission_of
 from streamguard.runtime.runs import Detach, Runs
 from streamguard.runtime.slots import Limits, Slot
-from tests.runtime.fakes import Script
+from streamguard.runtime.takeover import Continue
+from streamguard.runtime.timing import Timing
+from tests.runtime.fakes import SID, Script
 from tests.runtime.logs import Store, make_producer, text_in
+from tests.runtime.orphans import died
 from tests.runtime.virtual import BACKENDS, Interruption, run
 
 pytestmark = pytest.mark.anyio
@@ -260,6 +266,26 @@ async def test_a_run_that_is_seen_elsewhere_is_left_alone() -> None:
     assert (await refused(admission, "bob")).why == "full"
     await started.over.wait()
     assert (await text_in(log))[1] == "complete"
+
+
+async def test_a_stream_that_is_taken_over_is_counted_and_new_ones_wait_for_it() -> None:
+    log, script = Store(), Script(*["x", 1.0] * 10)
+    await log.release(await died(log, "a"))
+    guard = StreamGuard(log, authorize=anyone_with_the_id, limits=Limits(max_streams=1, max_wait=60))
+    assert guard.admission is not None
+    own = await guard.admission.enter("ann")
+    timing = Timing(clock=anyio.current_time)
+    guard.resumers["r"] = Endpoint(lambda found: Continue(script), Native(), Immediate(), timing, None)
+    await guard.lost(await log.state(SID))
+    run = guard.runs.get(SID)
+    assert run is not None
+    assert guard.admission.streams == 2, "it runs already: it is not refused"
+    own.release()
+    since = anyio.current_time()
+    run.join()
+    slot = await guard.admission.enter("bob")
+    assert (run.over.is_set(), anyio.current_time() - since, guard.admission.streams) == (True, 10.0, 1)
+    slot.release()
 
 
 def test_limits_are_limits_or_an_admission() -> None:
