@@ -39,10 +39,12 @@ from streamguard.core.receipt import Receipt, Verdict
 from streamguard.core.verify import StreamVerifier
 from streamguard.core.wire import Binary, Ndjson, Sse
 from streamguard.observe.hooks import Outcome
+from streamguard.runtime.admission import Admission
 from streamguard.runtime.buffer import Buffer
 from streamguard.runtime.checkpoints import CheckpointEvery
 from streamguard.runtime.push import PushSource
 from streamguard.runtime.runs import Cancel, Detach, ReadOn
+from streamguard.runtime.slots import Limits
 from streamguard.runtime.source import TokenSource
 from streamguard.runtime.stages import GuardedStream, pipe
 from streamguard.runtime.takeover import Continue, Orphan, Replay
@@ -86,6 +88,9 @@ __all__ = [
     "pipe",
     "Timing",
     "Outcome",
+    # who may stream
+    "Limits",
+    "Admission",
     # streams that outlive their connections
     "Cancel",
     "Detach",

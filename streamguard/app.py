@@ -41,12 +41,14 @@ from streamguard.log.base import (
     UnknownStream,
 )
 from streamguard.observe.hooks import OnEnd
+from streamguard.runtime.admission import Admission, admission_of
 from streamguard.runtime.configured import ANYONE, a_log, a_policy, an_authorize, principal_of
 from streamguard.runtime.producer import Producer, let_go
 from streamguard.runtime.reader import Page, stored
 from streamguard.runtime.readers import Readers
 from streamguard.runtime.resumers import Endpoint, Resumers
 from streamguard.runtime.runs import SIGN, Detach, OnDisconnect, Run, Runs
+from streamguard.runtime.slots import Slot
 from streamguard.runtime.source import TokenSource
 from streamguard.runtime.takeover import orphan, taken_up
 from streamguard.runtime.timing import DEFAULT_TIMING, Timing
@@ -79,7 +81,8 @@ class StreamGuard:
     long, in seconds, a process may be silent before its streams are taken for lost. `max_readers` is how many may read
     one stream at once here; the newest wins. `patience` is how long the log may be in trouble before a stream fails.
     `max_takeovers` is how often one stream may be gone on with after its process died; where that let go of it, as at
-    its shutdown, it does not count. Raises TypeError for what is of another kind, ValueError for a number out of range.
+    its shutdown, it does not count. `limits` are the Limits of new streams, or an Admission, which may be shared.
+    Raises TypeError for what is of another kind, ValueError for a number out of range.
     """
 
     log: StreamLog = attrs.field(validator=a_log)
@@ -93,6 +96,7 @@ class StreamGuard:
     runs: Runs = attrs.field(init=False, factory=Runs)
     readers: Readers = attrs.field(init=False, factory=Readers)
     max_takeovers: int = attrs.field(kw_only=True, default=2, validator=whole_number_from(0))
+    admission: Admission | None = attrs.field(kw_only=True, default=None, alias="limits", converter=admission_of)
     resumers: Resumers = attrs.field(init=False, factory=Resumers)  # by the name that a stream's options bear
     _closed: bool = attrs.field(init=False, default=False)
     _swept: float = attrs.field(init=False, default=0.0)
@@ -120,13 +124,13 @@ class StreamGuard:
         options: dict[str, Any] | None = None,
         request_id: str | None = None,
         resumer: Endpoint | None = None,
+        slot: Slot | None = None,
     ) -> Run:
         """Generate `source` into the log, whoever reads; the caller is one already. `resumer` is for this stream only.
 
-        Raises StreamExists where `key` has a stream, and LogUnavailable; then the source was not started.
+        Raises StreamExists where `key` has a stream, and LogUnavailable; then nothing started, `slot` is the caller's.
         """
         encoder = FramedEncoder(dialect_named(dialect), sid=new_sid(), negotiated=negotiated)
-        fixed = {"dialect": encoder.dialect.settings(), "negotiated": negotiated}
         info = StreamInfo(
             encoder.sid,
             dialect_named(dialect).name,
@@ -134,7 +138,7 @@ class StreamGuard:
             name=name,
             key=key,
             fingerprint=fingerprint,
-            options={**(options or {}), FIXED: fixed},
+            options={**(options or {}), FIXED: {"dialect": encoder.dialect.settings(), "negotiated": negotiated}},
         )
         asked = timing.clock()
         lease = await self._created(info)
@@ -152,7 +156,7 @@ class StreamGuard:
         )
         self._sweep_now_and_then()
         self.resumers.keep(info.sid, resumer)
-        return self.runs.start(producer, on_disconnect or self.on_disconnect, self.resumers.over)
+        return self.runs.start(producer, on_disconnect or self.on_disconnect, self.resumers.over, slot)
 
     async def _created(self, info: StreamInfo) -> Lease:
         try:
@@ -295,7 +299,8 @@ class StreamGuard:
             renewed=asked,
             on_end=endpoint.on_end,
         )
-        run = self.runs.start(producer, endpoint.on_disconnect or self.on_disconnect, self.resumers.over)
+        slot = None if self.admission is None else self.admission.take(state.info.principal or "")
+        run = self.runs.start(producer, endpoint.on_disconnect or self.on_disconnect, self.resumers.over, slot)
         run.seen()  # whoever reads it is known by signs only, and has time to give the next
         run.leave()
         logger.warning("stream %s: taken over at frame %d, by lease %d", sid[:8], state.tail.seq, lease.epoch)

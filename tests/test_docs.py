@@ -41,7 +41,7 @@ RUN = {
     "chat_app.py", "relay_app.py", "failing_app.py", "early_app.py", "own_server.py", "by_hand.py", "reading.py",
     "metered_app.py", "patient_app.py", "limited_server.py", "thread_app.py", "push_app.py", "queue_source.py",
     "cut_test.py", "disconnect_test.py", "contract_test.py", "decoders_test.py",
-    "surviving_app.py",
+    "surviving_app.py", "protected_app.py", "shared_app.py",
     "lasting_app.py", "cut_and_back.py", "surviving_reader.py", "saved_app.py", "filed_app.py", "redis_app.py",
     "taken_app.py", "reloaded_app.py", "completing_app.py",
     "converted_app.py", "events_app.py", "limited_reading.py", "resuming.py", "restarted.py",
@@ -248,6 +248,31 @@ def test_threads_and_callbacks_serve(tmp_path: Path) -> None:
 def test_a_patient_endpoint_serves(tmp_path: Path) -> None:
     with served(tmp_path, "patient_app.py") as url, client.stream_sync("GET", f"{url}/story") as answer:
         assert answer.read().startswith("word 0 ")
+
+
+def test_a_user_who_has_all_of_its_streams_is_told_to_come_back(tmp_path: Path) -> None:
+    """As in the page, with smaller limits and a story that waits for its second word."""
+    smaller = {
+        "max_per_principal=4": "max_per_principal=1, max_waiting=0",
+        "        yield f": "        await __import__('asyncio').sleep(number * 60)\n        yield f",
+    }
+    with served(tmp_path, "protected_app.py", **smaller) as url:
+        ann, bob = {"x-user": "ann"}, {"x-user": "bob"}
+        with http.stream("GET", f"{url}/story", headers=ann) as first:
+            assert any("word 0" in line for line in first.iter_lines())
+            again = http.get(f"{url}/story", headers=ann)
+            with http.stream("GET", f"{url}/story", headers=bob) as other:
+                assert (again.status_code, again.json()["code"], other.status_code) == (429, "full", 200)
+        assert int(again.headers["retry-after"]) in (2, 3, 4)
+
+
+def test_a_guard_and_a_plain_endpoint_share_their_limits(tmp_path: Path) -> None:
+    with served(tmp_path, "shared_app.py") as url:
+        ann = {"x-user": "ann", "streamguard": "v=1"}
+        assert '"status":"complete"' in http.post(f"{url}/chat", params={"text": "a b"}, headers=ann).text
+        assert "all is well" in http.get(f"{url}/summary").text
+        refused = {"full": 0, "waited_too_long": 0, "left": 0}
+        assert http.get(f"{url}/load").json() == {"streams": 0, "waiting": 0, "refused": refused}
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="TCP_USER_TIMEOUT is Linux's")

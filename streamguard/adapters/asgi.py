@@ -12,11 +12,12 @@ from __future__ import annotations
 import functools
 import logging
 from collections.abc import Awaitable, Callable, Iterable
-from typing import Final
+from typing import Any, Final
 
 import anyio
 from typing_extensions import Unpack
 
+from streamguard.adapters.admitting import Place, admitted_request, until_gone
 from streamguard.adapters.first import look_at_first
 from streamguard.adapters.options import AnswerOptions, Options
 from streamguard.adapters.seal import (
@@ -51,6 +52,7 @@ from streamguard.core.pipeline import Pipeline
 from streamguard.core.wire import Wire
 from streamguard.observe.hooks import Outcome
 from streamguard.runtime.direct import DirectDriver
+from streamguard.runtime.slots import Limits
 from streamguard.runtime.source import Producer, TokenSource
 
 __all__ = [
@@ -73,7 +75,6 @@ logger = logging.getLogger("streamguard")
 Ended = tuple[str, Failure | None]  # a stream's status, and why it is not `complete`
 
 _HIGH_WATER: Final = 256 * 1024  # bytes that a server may hold which does not make its applications wait
-_REPEATED: Final = 8  # messages after a body that was whole, before whoever sends them is not believed to say more
 MAX_BUFFERED: Final = 64 * 1024 * 1024  # bytes of an answer that `http10="buffer"` collects; more is a 502
 
 
@@ -138,21 +139,16 @@ class AsgiSink:
         return True
 
     async def gone(self) -> None:
-        # What is left of the request's body is read and dropped on the way: unread, it would turn the
-        # close into a reset, which can tear the terminal off.
-        whole, again = False, 0
-        while (message := await self._receive())["type"] != "http.disconnect":
-            again += whole
-            if again > _REPEATED:
-                await anyio.sleep_forever()  # a layer that replays the body, without ever giving the loop a turn
-            whole = whole or not message.get("more_body", False)
+        # It reads the body: unread, that would turn the close into a reset, which can tear the terminal off.
+        await until_gone(self._receive)
 
 
 class GuardedAnswer:
     """One guarded answer, as an ASGI application for one request.
 
     `source` is what a TokenSource takes; `status` and `headers` those of the answer; options as in
-    AnswerOptions. After the call `outcome` says how it ended.
+    AnswerOptions. After the call `outcome` says how it ended. `place` is what the request got already, if it asked for
+    a slot before there was an answer; `request` what the functions of its Limits are given (the scope, by default).
     """
 
     def __init__(
@@ -164,7 +160,11 @@ class GuardedAnswer:
         options: AnswerOptions | None = None,
         **named: Unpack[Options],
     ) -> None:
+        if isinstance(named.get("limits"), Limits):
+            raise TypeError("limits of one answer limit nothing: make an Admission(Limits(…)) once, for all of them")
         self.options = AnswerOptions.of(options, named)
+        self.place: Place | None = None
+        self.request: Any = None
         self.status = status
         self.headers = list(headers)
         self.source = TokenSource(source, buffer=self.options.buffer)
@@ -190,6 +190,8 @@ class GuardedAnswer:
         self._served = True
         try:
             refused = self._refused(scope, receive, send, facts)
+            if refused is None and facts.method != "HEAD":
+                refused = await self._admitted(scope, receive, facts)
             if refused is not None:
                 await refuse(refused, scope, receive, send, self.options.timing.linger)
                 return
@@ -213,9 +215,23 @@ class GuardedAnswer:
                 await self.source.aclose()
             else:  # also where a cancellation comes out
                 self.outcome = self._driver.outcome
+            self.let_go()
 
     def _refused(self, scope: Scope, receive: Receive, send: Send, facts: RequestFacts) -> Refusal | None:
         return refuse_early(self.options, scope, receive, send, facts) or refusal(facts)
+
+    async def _admitted(self, scope: Scope, receive: Receive, facts: RequestFacts) -> Refusal | None:
+        """Have a slot; else why not."""
+        admission = self.options.limits
+        if self.place is None and admission is not None:
+            request = scope if self.request is None else self.request
+            self.place = await admitted_request(admission, facts, request, receive)
+        return None if self.place is None else self.place.refused
+
+    def let_go(self) -> None:
+        """Release the slot, if it has one: for an answer that is over, or is never given."""
+        if self.place is not None and self.place.slot is not None:
+            self.place.slot.release()
 
     async def _head(self, scope: Scope, receive: Receive, send: Send, facts: RequestFacts) -> None:
         sink = AsgiSink(scope, receive, send, self.status, self._headers(None, self.options.carrier(terms(facts))))

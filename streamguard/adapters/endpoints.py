@@ -137,6 +137,8 @@ class Endpoints:
         self.guard = guard
         self.path = path
         self.by_id = by_id
+        if named.get("limits") is not None:
+            raise TypeError("what resumes has no limits: those of new streams are StreamGuard(…, limits=Limits(…))")
         self.options = AnswerOptions.of(None, named)
         self._request_of = request_of
         guard.path = path

@@ -21,6 +21,7 @@ from urllib.parse import parse_qsl
 import attrs
 from typing_extensions import Unpack
 
+from streamguard.adapters.admitting import admitted
 from streamguard.adapters.asgi import refuse_early, request_facts, send_refusal
 from streamguard.adapters.options import AnswerOptions, StreamNames, StreamOptions
 from streamguard.adapters.reading import REUSED, Reading, unavailable
@@ -33,9 +34,10 @@ from streamguard.core.negotiate import parse_key
 from streamguard.log.base import LogUnavailable, StreamExists, StreamInfo
 from streamguard.observe.hooks import Outcome
 from streamguard.runtime.runs import Cancel, Run
+from streamguard.runtime.slots import Slot
 from streamguard.runtime.source import Producer, TokenSource
 
-__all__ = ["MIN_SECRET", "Claim", "LoggedAnswer", "fingerprint_of", "make_claim", "register_resumer"]
+__all__ = ["MIN_SECRET", "Claim", "LoggedAnswer", "fingerprint_of", "make_claim", "register_resumer", "with_slot"]
 
 logger = logging.getLogger("streamguard")
 
@@ -54,7 +56,7 @@ Body = Callable[[], Awaitable[bytes]]
 @attrs.frozen
 class Claim:
     """What a request may have: a refusal, the stream `found` under its key, what is behind a cursor, or a new stream
-    (`starts`). `key` is in its scope, `fingerprint` what was asked for under it."""
+    (`starts`). `key` is in its scope, `fingerprint` what was asked for under it, `slot` the new stream's."""
 
     facts: RequestFacts
     principal: str = ""
@@ -62,11 +64,38 @@ class Claim:
     key: str | None = None
     fingerprint: str | None = None
     found: StreamInfo | None = None
+    slot: Slot | None = None
 
     @property
     def starts(self) -> bool:
         facts = self.facts
         return self.refused is None and self.found is None and facts.cursor is None and facts.method != "HEAD"
+
+    def let_go(self) -> None:
+        """Release the slot, if it has one: for a stream that is not started."""
+        if self.slot is not None:
+            self.slot.release()
+
+
+async def with_slot(
+    guard: StreamGuard, claim: Claim, request: Any, receive: Receive, read: Callable[[], Awaitable[object]]
+) -> Claim:
+    """The claim with a slot, where it starts a stream and the guard has limits: after a wait, perhaps, or refused.
+    `read`, which reads the body, is awaited before a wait."""
+    if guard.admission is None or not claim.starts or claim.slot is not None:
+        return claim
+    place = await admitted(guard.admission, claim.facts, request, receive, principal=claim.principal, prepare=read)
+    claim = attrs.evolve(claim, slot=place.slot, refused=place.refused)
+    if claim.slot is None or claim.key is None or not place.waited:
+        return claim
+    try:
+        claim = await _looked_up(guard, claim)  # the same request, sent again, may have had its turn first
+    except BaseException:
+        claim.let_go()
+        raise
+    if not claim.starts:
+        claim.let_go()
+    return claim
 
 
 async def make_claim(guard: StreamGuard, request: Any, scope: Scope, body: Body) -> Claim:
@@ -89,12 +118,17 @@ async def make_claim(guard: StreamGuard, request: Any, scope: Scope, body: Body)
         return attrs.evolve(claim, refused=problem(400, "weak_key", why))
     scoped = _digest([principal, facts.method, _route(scope), key])
     fingerprint = fingerprint_of(facts, scope, await body())
+    return await _looked_up(guard, attrs.evolve(claim, key=scoped, fingerprint=fingerprint))
+
+
+async def _looked_up(guard: StreamGuard, claim: Claim) -> Claim:
+    """The claim with the stream that its key has."""
     try:
-        found = await guard.log.find_key(scoped)
+        found = await guard.log.find_key(str(claim.key))
     except LogUnavailable as exc:
-        return attrs.evolve(claim, refused=unavailable(facts, exc, message=_NOT_STARTED))
-    refused = REUSED if found is not None and found.fingerprint != fingerprint else None
-    return attrs.evolve(claim, key=scoped, fingerprint=fingerprint, found=found, refused=refused)
+        return attrs.evolve(claim, refused=unavailable(claim.facts, exc, message=_NOT_STARTED))
+    refused = REUSED if found is not None and found.fingerprint != claim.fingerprint else None
+    return attrs.evolve(claim, found=found, refused=refused)
 
 
 def fingerprint_of(facts: RequestFacts, scope: Scope, body: bytes) -> str:
@@ -136,6 +170,13 @@ def _endpoint(stream: StreamOptions, options: AnswerOptions) -> Endpoint | None:
         return None
     how = (options.dialect, options.flush, options.timing, options.on_end, stream.on_disconnect)
     return Endpoint(stream.resumer, *how)
+
+
+def _require_installed(guard: StreamGuard) -> None:
+    """Say once that nobody can come back, where that is so."""
+    if guard.path is None and not guard.told:
+        guard.told = True
+        logger.error(_NOT_INSTALLED)
 
 
 class LoggedAnswer:
@@ -194,6 +235,8 @@ class LoggedAnswer:
             await self._answer(reading)
         finally:
             if self.run is None:  # nobody opened it, and nothing may leak
+                if self.claim is not None:
+                    self.claim.let_go()
                 await self.source.aclose()
 
     async def _answer(self, reading: Reading) -> None:
@@ -204,6 +247,7 @@ class LoggedAnswer:
             return
         request = scope if self.request is None else self.request
         claim = self.claim or await make_claim(self.guard, request, scope, self._body)
+        self.claim = claim = await with_slot(self.guard, claim, request, reading.receive, self._body)
         if claim.refused is not None:
             await reading.refuse(claim.refused)
         elif facts.cursor is not None:
@@ -230,9 +274,7 @@ class LoggedAnswer:
             info = StreamInfo("", self.options.dialect.name, options=own)
             await reading.read(info, cursor_zero(""), self.headers, self.status)
             return
-        if self.guard.path is None and not self.guard.told:
-            self.guard.told = True
-            logger.error(_NOT_INSTALLED)
+        _require_installed(self.guard)
         agreed = terms(claim.facts)
         can_resume = agreed.negotiated or claim.facts.event_source or claim.key is not None or name is not None
         try:
@@ -251,8 +293,10 @@ class LoggedAnswer:
                 options=own,
                 request_id=claim.facts.headers.get("x-request-id"),
                 resumer=endpoint if shared is None else None,
+                slot=claim.slot,
             )
         except StreamExists as exc:  # another request with this key was faster
+            claim.let_go()  # a reader needs none
             if exc.info.fingerprint != claim.fingerprint:
                 await reading.refuse(REUSED)
             else:

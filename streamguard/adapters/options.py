@@ -13,15 +13,18 @@ from typing import Any, Final, Literal, TypedDict
 import attrs
 from attrs.validators import optional
 
+from streamguard.adapters.admitting import tells_principals
 from streamguard.core.arguments import did_you_mean, instance_of, one_of, require_callable, shown
 from streamguard.core.dialect import Dialect, Native, OpenAI, dialect_named
 from streamguard.core.exchange import Terms
 from streamguard.core.flush import FlushPolicy, Immediate, checked_policy
 from streamguard.core.wire import Plain, Sse, Wire, wire_named
 from streamguard.observe.hooks import OnEnd
+from streamguard.runtime.admission import Admission, admission_of
 from streamguard.runtime.buffer import Buffer
 from streamguard.runtime.configured import a_policy
 from streamguard.runtime.runs import OnDisconnect
+from streamguard.runtime.slots import Limits
 from streamguard.runtime.timing import TIMING_EXAMPLE, Timing
 
 __all__ = ["AnswerOptions", "Options", "StreamNames", "StreamOptions", "no_endpoint"]
@@ -39,6 +42,7 @@ class Options(TypedDict, total=False):
     http10: Literal["warn", "buffer", "refuse"]
     unsealed: Literal["refuse", "allow"]
     on_end: OnEnd | None
+    limits: Limits | Admission | None
 
 
 class StreamNames(Options, total=False):
@@ -66,7 +70,8 @@ class AnswerOptions:
     one waits for each write. `abort`: whether a stream that did not complete also aborts the connection of a reader
     that verifies. `http10`: what an HTTP/1.0 request gets: the stream and one warning a process (`warn`), the whole
     answer at once or a 502 (`buffer`), or 426 (`refuse`). `unsealed`: `allow` serves under a BaseHTTPMiddleware
-    without a seal. `on_end`: called once with the Outcome.
+    without a seal. `on_end`: called once with the Outcome. `limits`: how many streams of these options run at once, and
+    who may wait; an Admission is shared by all that it is given to.
     """
 
     flush: FlushPolicy = attrs.field(factory=Immediate, converter=checked_policy)
@@ -82,6 +87,7 @@ class AnswerOptions:
     )
     unsealed: Literal["refuse", "allow"] = attrs.field(default="refuse", validator=one_of("refuse", "allow"))
     on_end: OnEnd | None = attrs.field(default=None, validator=_hook)
+    limits: Admission | None = attrs.field(default=None, converter=admission_of, validator=tells_principals)
 
     def __attrs_post_init__(self) -> None:
         if (self.dialect.name == "text") != (self.carrier(None).name == "plain"):
@@ -177,6 +183,8 @@ class StreamOptions:
         for name in given:
             if name not in names and name not in _NAMES:
                 raise TypeError(_unknown(name, (*names, *_NAMES), "guard.response(request, source"))
+        if given.get("limits") is not None:
+            raise TypeError("limits are a guard's, for all its streams: StreamGuard(…, limits=Limits(…))")
         answer: Any = {name: value for name, value in given.items() if name not in names}
         options = AnswerOptions.of(None, answer)
         if options.dialect.name == "text":
@@ -189,7 +197,9 @@ _ELSEWHERE: Final[dict[str, str]] = {
     **{
         field.name: f"{option}={kind.__name__}({field.name}=…)"
         # A name that two of them have is the last one's: `heartbeat` is a time before it is a form.
-        for option, kind in (("wire", Sse), ("dialect", OpenAI), ("buffer", Buffer), ("timing", Timing))
+        for option, kind in (
+            ("limits", Limits), ("wire", Sse), ("dialect", OpenAI), ("buffer", Buffer), ("timing", Timing)
+        )
         for field in attrs.fields(kind)
     },
     "timeout": "timing=Timing(stall=…)",
@@ -198,7 +208,7 @@ _ELSEWHERE: Final[dict[str, str]] = {
 
 def no_endpoint(given: object, decorator: str = "@guarded") -> str:
     """What to say of what stands where an endpoint belongs: an option, perhaps, which has a name."""
-    for option in ("dialect", "wire", "flush", "timing", "buffer"):
+    for option in ("dialect", "wire", "flush", "timing", "buffer", "limits"):
         try:
             AnswerOptions.of(None, {option: given})  # type: ignore[misc]
         except (TypeError, ValueError):

@@ -19,14 +19,11 @@ and the same for streams that outlive their connections:
 
 from __future__ import annotations
 
-import contextvars
 import functools
 import inspect
 from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from typing import Any, Final, Generic, TypeVar, overload
 
-import anyio
-import anyio.to_thread
 from starlette.applications import Starlette
 from starlette.background import BackgroundTask
 from starlette.requests import Request
@@ -34,11 +31,13 @@ from starlette.responses import Response
 from starlette.routing import Route
 from typing_extensions import Unpack
 
+from streamguard.adapters.admitting import Place, admitted_request
 from streamguard.adapters.asgi import GuardedAnswer, SealMiddleware, encode_headers, request_facts
 from streamguard.adapters.bodies import body_of, read_body
 from streamguard.adapters.endpoints import Endpoints, RootedSeal, require_path
-from streamguard.adapters.logged import Claim, LoggedAnswer, make_claim, register_resumer
+from streamguard.adapters.logged import Claim, LoggedAnswer, make_claim, register_resumer, with_slot
 from streamguard.adapters.options import AnswerOptions, Options, StreamNames, StreamOptions, no_endpoint
+from streamguard.adapters.pool import in_pool, is_function
 from streamguard.adapters.returned import GUARDED, guarded_twice, own_response, refuse_plain
 from streamguard.adapters.seal import Receive, Scope, Send, mark_guarded, remember_guarded, remember_unguarded
 from streamguard.app import StreamGuard as BaseGuard
@@ -93,6 +92,8 @@ class _Streaming(Response, Generic[A]):
         mark_guarded(scope)
         self.answer.status = self.status_code
         self.answer.headers = [(name.decode("latin-1"), value.decode("latin-1")) for name, value in self.raw_headers]
+        if isinstance(self.answer, GuardedAnswer) and self.answer.options.limits is not None:
+            self.answer.request = Request(scope, receive)
         # Each coroutine between the event loop and the source is gone through twice a token.
         return self.answer(scope, receive, send) if self.background is None else self._then(scope, receive, send)
 
@@ -172,11 +173,20 @@ class Guarding:
         self.options = options
 
     async def look(self, request: Request | None) -> Claim | None:
-        """Called before an endpoint that returns its source: what the request may have, where that is known."""
-        return None
+        """Called before an endpoint that returns its source: what the request may have, where that is known. A slot
+        of it is the caller's, until a response has it."""
+        admission = self.options.limits
+        if admission is None or request is None or _starts_nothing(request):
+            return None
+        facts, prepare = request_facts(request.scope), functools.partial(read_body, request)
+        place = await admitted_request(admission, facts, request, request.receive, prepare)
+        return Claim(facts, slot=place.slot, refused=place.refused)
 
     def response(self, source: Any, request: Request | None, claim: Claim | None) -> _Streaming[Any]:
-        return GuardedResponse(source, options=self.options)
+        response = GuardedResponse(source, options=self.options)
+        if claim is not None:
+            response.answer.place = Place(claim.slot, claim.refused)
+        return response
 
 
 class _Logging(Guarding):
@@ -192,7 +202,8 @@ class _Logging(Guarding):
 
     async def look(self, request: Request | None) -> Claim | None:
         asked = self._require(request)
-        return await make_claim(self.guard, asked, asked.scope, functools.partial(body_of, asked))
+        claim = await make_claim(self.guard, asked, asked.scope, functools.partial(body_of, asked))
+        return await with_slot(self.guard, claim, asked, asked.receive, functools.partial(read_body, asked))
 
     def response(self, source: Any, request: Request | None, claim: Claim | None) -> _Streaming[Any]:
         return ResumableResponse(self.guard, self._require(request), source, claim=claim, options=self.both)
@@ -236,22 +247,26 @@ def wrap_endpoint(endpoint: Callable[..., Any], guarding: Guarding) -> Wrapped:
             request = asked or request
             return _dressed(guarding.response(endpoint(*args, **kwargs), request, None), request, given)
 
-    elif inspect.iscoroutinefunction(endpoint) or _is_function(endpoint):
-        call = endpoint if inspect.iscoroutinefunction(endpoint) else functools.partial(_in_pool, endpoint)
+    elif inspect.iscoroutinefunction(endpoint) or is_function(endpoint):
+        call = endpoint if inspect.iscoroutinefunction(endpoint) else functools.partial(in_pool, endpoint)
 
         async def guarded_endpoint(*args: Any, **kwargs: Any) -> Response:
             request = kwargs.pop(REQUEST, None) or _found(Request, args, kwargs)
             given = kwargs.pop(RESPONSE, None) or _found(Response, args, kwargs)
             claim = await guarding.look(request)
             runs = claim.starts if claim is not None else request is None or not _starts_nothing(request)
-            result = await call(*args, **kwargs) if runs else _nothing
-            if isinstance(result, Response):
-                if guarding.logs and isinstance(result, GuardedResponse):
-                    await result.answer.source.aclose()
-                    raise guarded_twice(endpoint)
-                return own_response(result)
-            refuse_plain(endpoint, result)
-            return _dressed(guarding.response(result, request, claim), request, given)
+            try:
+                result = await call(*args, **kwargs) if runs else _nothing
+                if isinstance(result, Response):
+                    if guarding.logs and isinstance(result, GuardedResponse):
+                        await result.answer.source.aclose()
+                        raise guarded_twice(endpoint)
+                    return _kept(own_response(result), claim)
+                refuse_plain(endpoint, result)
+                return _dressed(guarding.response(result, request, claim), request, given)
+            except BaseException:
+                _let_go(claim)  # no response has its slot, or none that is ever sent
+                raise
 
     else:
         raise TypeError(no_endpoint(endpoint, guarding.decorator))
@@ -263,28 +278,18 @@ def wrap_endpoint(endpoint: Callable[..., Any], guarding: Guarding) -> Wrapped:
     return guarded_endpoint
 
 
-def _is_function(endpoint: Any) -> bool:
-    while isinstance(endpoint, functools.partial):
-        endpoint = endpoint.func
-    return inspect.isroutine(endpoint)
+def _kept(response: Response, claim: Claim | None) -> Response:
+    """The endpoint's own response, with the slot where it streams under no other limits; else it needs none."""
+    if claim is not None and isinstance(response, GuardedResponse) and response.answer.options.limits is None:
+        response.answer.place = Place(claim.slot)
+    else:
+        _let_go(claim)
+    return response
 
 
-_UNSET: Final = object()
-
-
-async def _in_pool(endpoint: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """Call a plain `def` endpoint in the pool. What it set of context variables is set here too, for its source."""
-
-    def call() -> tuple[Any, list[tuple[contextvars.ContextVar[Any], Any]]]:
-        before = contextvars.copy_context()
-        result = endpoint(*args, **kwargs)
-        after = contextvars.copy_context()
-        return result, [(name, value) for name, value in after.items() if before.get(name, _UNSET) is not value]
-
-    result, changed = await anyio.to_thread.run_sync(call)
-    for name, value in changed:
-        name.set(value)
-    return result
+def _let_go(claim: Claim | None) -> None:
+    if claim is not None:
+        claim.let_go()
 
 
 def _found(kind: type[T], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> T | None:

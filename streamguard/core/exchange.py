@@ -148,15 +148,15 @@ def problem(status: int, code: str, detail: str, *more: tuple[str, str], retry: 
     return _problem(status, code, detail, *more, retry=retry)
 
 
-def come_back(facts: RequestFacts, code: str, detail: str, seconds: int = 1) -> Refusal:
-    """The answer where there is no room, or no log, now: 503 with `Retry-After`. An EventSource would take that for
-    an end; it is given an empty stream that breaks off, which it comes back from with the cursor that it has."""
+def come_back(facts: RequestFacts, code: str, detail: str, seconds: int = 1, *, status: int = 503) -> Refusal:
+    """The answer where there is no room, or no log, now: 503 or 429 with `Retry-After`. An EventSource would take that
+    for an end; it is given an empty stream that breaks off, which it comes back from with the cursor that it has."""
     if facts.event_source and not terms(facts).negotiated:
         headers = [("content-type", "text/event-stream; charset=utf-8"), NO_STORE]
         return Refusal(200, headers, b": %b\n" % code.encode(), abort=True)
     # A POST with a cursor comes from an SDK, whose own retries would repeat it within a second.
     retry = facts.cursor is None
-    return _problem(503, code, detail, ("retry-after", str(seconds)), retry=retry)
+    return _problem(status, code, detail, ("retry-after", str(seconds)), retry=retry)
 
 
 def nothing_more() -> Refusal:

@@ -9,6 +9,8 @@ as its policy allows:
 
 Readers at other processes are known by the `read` signals that they send through the log, one every SIGN seconds. Each
 counts as a reader that is there for PRESENCE seconds: longer than it takes to send the next.
+
+A run may hold a slot, from its start to its end. While nobody reads it that can be taken away, where it is needed.
 """
 
 from __future__ import annotations
@@ -24,8 +26,10 @@ import attrs
 
 from streamguard.core.arguments import number, whole_number_from
 from streamguard.core.errors import Failure
+from streamguard.runtime.admission import EVICTED
 from streamguard.runtime.background import Background
 from streamguard.runtime.producer import Producer
+from streamguard.runtime.slots import Slot
 
 __all__ = ["PRESENCE", "SIGN", "Cancel", "Detach", "OnDisconnect", "ReadOn", "Run", "Runs"]
 
@@ -34,6 +38,7 @@ SIGN: Final = 10.0  # seconds between two signs that a stream is read at another
 PRESENCE: Final = 25.0  # seconds that one counts: two signs, and the way of the second
 
 LEFT = Failure("gone", "the reader left")
+ENDED: Final = Failure("evicted", EVICTED, retryable=True)
 
 logger = logging.getLogger("streamguard")
 
@@ -72,9 +77,10 @@ OnDisconnect = Cancel | Detach | ReadOn
 class Run:
     """One stream that is generated here."""
 
-    def __init__(self, producer: Producer, policy: OnDisconnect) -> None:
+    def __init__(self, producer: Producer, policy: OnDisconnect, slot: Slot | None = None) -> None:
         self.producer = producer
         self.policy = policy
+        self.slot = slot
         self.over = anyio.Event()
         self._readers = 0
         self._tasks: anyio.abc.TaskGroup | None = None  # while it runs
@@ -93,7 +99,7 @@ class Run:
     def join(self) -> None:
         """A reader came."""
         self._readers += 1
-        self._changed.set()
+        self._came()
 
     def leave(self) -> None:
         """A reader left."""
@@ -104,6 +110,11 @@ class Run:
     def seen(self) -> None:
         """Somebody reads it, at another process or unknown to this run."""
         self._present = anyio.current_time() + PRESENCE
+        self._came()
+
+    def _came(self) -> None:
+        if self.slot is not None:
+            self.slot.attach()
         self._changed.set()
 
     async def run(self) -> None:
@@ -139,6 +150,8 @@ class Run:
                 continue
             if self.policy.items is not None:
                 self._last = self.producer.items + self.policy.items
+            if self.slot is not None:
+                self.slot.detach(lambda: self.producer.cancel(ENDED))
             with anyio.move_on_after(self.policy.grace):
                 while not self._read() and self.producer.items < self._last:
                     await self._woken()
@@ -175,11 +188,15 @@ class Runs:
         return self._runs.get(sid)
 
     def start(
-        self, producer: Producer, policy: OnDisconnect, over: Callable[[str, bool], None] | None = None
+        self,
+        producer: Producer,
+        policy: OnDisconnect,
+        over: Callable[[str, bool], None] | None = None,
+        slot: Slot | None = None,
     ) -> Run:
-        """Generate beside the caller, from now on. At the run's end `over` is told its stream, and whether that has its
-        end too."""
-        run = Run(producer, policy)
+        """Generate beside the caller, from now on. At the run's end `slot` is released, and `over` is told its stream,
+        and whether that has its end too."""
+        run = Run(producer, policy, slot)
         self._runs[run.sid] = run
         run.join()  # whoever starts it reads it: it must not end before that one has begun
 
@@ -189,6 +206,8 @@ class Runs:
             finally:
                 if self._runs.get(run.sid) is run:  # it may have been taken over here meanwhile
                     del self._runs[run.sid]
+                if slot is not None:
+                    slot.release()
                 if over is not None:
                     over(run.sid, producer.sink.tail.status is not None)
 

@@ -18,7 +18,7 @@ from streamguard.core.wire import Sse
 from streamguard.runtime.timing import Timing
 from tests.adapters.asgi_apps import tokens
 
-KNOWN = "known: flush, dialect, wire, timing, buffer, abort, http10, unsealed, on_end"
+KNOWN = "known: flush, dialect, wire, timing, buffer, abort, http10, unsealed, on_end, limits"
 DIALECTS = "'native', 'openai', 'raw', 'text', or an instance such as OpenAI(model='m')"
 WIRES = "'sse', 'ndjson', 'binary', 'plain', or an instance such as Sse()"
 
@@ -43,6 +43,8 @@ MISTAKES: list[tuple[dict[str, Any], str]] = [
     ({"timing": 5}, "timing is a Timing, for example Timing(stall=60), not 5"),
     ({"buffer": 5}, "buffer is a Buffer, for example Buffer(max_items=100), not 5"),
     ({"on_end": 5}, "on_end is a function, not 5"),
+    ({"limits": 5}, "limits are for example Limits(max_streams=200), or an Admission to share; not 5"),
+    ({"max_streams": 5}, f"unknown option 'max_streams': write limits=Limits(max_streams=…); {KNOWN}"),
     ({"on_end": hook}, "on_end is called with one argument, the Outcome, and the function hook does not take one"),
 ]
 
