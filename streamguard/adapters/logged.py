@@ -25,10 +25,11 @@ from streamguard.adapters.asgi import refuse_early, request_facts, send_refusal
 from streamguard.adapters.options import AnswerOptions, StreamNames, StreamOptions
 from streamguard.adapters.reading import REUSED, Reading, unavailable
 from streamguard.adapters.seal import Receive, Scope, Send
+from streamguard.adapters.shutdown import GOING_AWAY
 from streamguard.app import OWN, Endpoint, StreamGuard
 from streamguard.core.cursor import Cursor, cursor_zero
 from streamguard.core.errors import Failure
-from streamguard.core.exchange import NO_STORE, Refusal, RequestFacts, problem, terms
+from streamguard.core.exchange import NO_STORE, Refusal, RequestFacts, come_back, problem, terms
 from streamguard.core.negotiate import parse_key
 from streamguard.log.base import LogUnavailable, StreamExists, StreamInfo
 from streamguard.observe.hooks import Outcome
@@ -216,6 +217,8 @@ class LoggedAnswer:
             await reading.resume(Cursor.parse(facts.cursor), claim.principal, again)
         elif claim.found is not None:
             await reading.begin(claim.found, self.headers, self.status)
+        elif not self.guard.ready and facts.method != "HEAD":
+            await reading.refuse(come_back(facts, *GOING_AWAY))
         else:
             await self._start(reading, claim, request)
 

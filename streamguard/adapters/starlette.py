@@ -39,6 +39,7 @@ from streamguard.adapters.bodies import body_of, read_body
 from streamguard.adapters.endpoints import Endpoints, RootedSeal, require_path
 from streamguard.adapters.logged import Claim, LoggedAnswer, make_claim, register_resumer
 from streamguard.adapters.options import AnswerOptions, Options, StreamNames, StreamOptions, no_endpoint
+from streamguard.adapters.readiness import Readiness
 from streamguard.adapters.returned import GUARDED, guarded_twice, own_response, refuse_plain
 from streamguard.adapters.seal import Receive, Scope, Send, mark_guarded, remember_guarded, remember_unguarded
 from streamguard.app import StreamGuard as BaseGuard
@@ -365,13 +366,14 @@ class StreamGuard(BaseGuard):
         *,
         by_id: bool = True,
         close_log: bool = True,
+        ready: str | None = None,
         **named: Unpack[Options],
     ) -> None:
         """Put the endpoints at `path`, before every other route, and the seal outermost: call it after every
         `add_middleware`. `by_id`: whether `<path>/<sid>` is served. At the application's shutdown the streams that are
         generated here are let go of, and the log is closed, unless `close_log` is False: for a log that is used
-        elsewhere too, or an application that is started again in one process, as tests do. Options are how streams are
-        served there.
+        elsewhere too, or an application that is started again in one process, as tests do. `ready` is a path that
+        answers 200, and 503 as soon as the process is told to go. Options are how streams are served there.
 
         Raises RuntimeError for a guard that is installed already, and for a path that is another guard's; TypeError
         and ValueError for arguments that are not an application, or a path.
@@ -389,4 +391,6 @@ class StreamGuard(BaseGuard):
         endpoints = Endpoints(self, path, by_id=by_id, request_of=Request, **named)
         for address in (f"{path}/{{tail:path}}", path):
             app.router.routes.insert(0, Route(address, endpoints, include_in_schema=False))
+        if ready is not None:
+            app.router.routes.insert(0, Route(ready, Readiness(self), include_in_schema=False))
         app.add_middleware(RootedSeal, guard=self, close_log=close_log)

@@ -85,6 +85,11 @@ class DirectDriver(Generic[T]):
         """What the source raised, or a policy; None while the stream goes on."""
         return self._end.why.exception if self._end.why is not None else None
 
+    @property
+    def opened(self) -> bool:
+        """Whether headers were sent."""
+        return self._line.opened
+
     async def run(self) -> Outcome:
         """Drive the stream to its end. Re-raises a cancellation from outside.
 
@@ -124,6 +129,11 @@ class DirectDriver(Generic[T]):
         if self._thread not in (None, threading.get_ident()):
             raise RuntimeError("cancel a stream from its event loop, for example by loop.call_soon_threadsafe")
         self._watch.stop(Why("cancelled", failure or Failure("cancelled", "the stream was cancelled")))
+
+    def shut_down(self) -> None:
+        """End the stream as `shutdown`, in its event loop: its reader is told, in a second at most."""
+        self._line.hurry(SHUTDOWN_LIMIT)
+        self._watch.stop(SHUTDOWN)
 
     # ---- the driver ---------------------------------------------------------------------------
 

@@ -25,6 +25,7 @@ import attrs
 from streamguard.core.arguments import number
 from streamguard.core.errors import Failure
 from streamguard.runtime.background import Background
+from streamguard.runtime.drain import Drain
 from streamguard.runtime.producer import Producer
 
 __all__ = ["PRESENCE", "SIGN", "Cancel", "Detach", "OnDisconnect", "ReadOn", "Run", "Runs"]
@@ -164,10 +165,11 @@ class Run:
 
 
 class Runs:
-    """All of them, by their sids."""
+    """All of them, by their sids. At the end of `drain` they are let go of."""
 
-    def __init__(self) -> None:
+    def __init__(self, drain: Drain | None = None) -> None:
         self.background = Background()
+        self._drain = Drain() if drain is None else drain
         self._runs: dict[str, Run] = {}
 
     def __len__(self) -> int:
@@ -187,7 +189,8 @@ class Runs:
 
         async def tracked() -> None:
             try:
-                await run.run()
+                with self._drain.joined(producer.shut_down):
+                    await run.run()
             finally:
                 if self._runs.get(run.sid) is run:  # it may have been taken over here meanwhile
                     del self._runs[run.sid]

@@ -32,6 +32,13 @@ class LoopCaller:
         except RuntimeError:
             pass  # the loop is closed, and with it went whoever would have been woken
 
+    def later(self, function: Callable[[], object]) -> None:
+        """The same, but never at once."""
+        try:
+            self._call(function)
+        except RuntimeError:
+            pass
+
 
 def in_loop() -> bool:
     """Whether the caller's thread runs an event loop just now, so that blocking it would stop that loop."""
