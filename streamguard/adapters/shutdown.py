@@ -88,7 +88,7 @@ def _learn_of_hypercorn(drain: Drain) -> None:
         return
 
     async def look() -> None:
-        while not told():  # set in another process, which wakes nobody
+        while not told():  # noqa: ASYNC110  # set in another process, which wakes nobody
             await anyio.sleep(_LOOK)
         drain.begin()
 

@@ -22,7 +22,6 @@ import anyio
 import attrs
 
 from streamguard.core.arguments import is_number, number, shown
-from streamguard.runtime.background import Background
 from streamguard.runtime.wakeup import LoopCaller, running_trio
 
 __all__ = ["GRACE", "Drain", "Draining"]
@@ -54,6 +53,11 @@ class Drain:
         return self._until is not None and self._clock() >= self._until
 
     @property
+    def left(self) -> float:
+        """Seconds of the grace that are left; infinite where nothing drains."""
+        return math.inf if self._until is None else self._until - self._clock()
+
+    @property
     def running(self) -> int:
         """How many streams run: connections, and generations into a log."""
         return sum([len(loop.streams) for loop in list(self._loops.values())])
@@ -76,7 +80,7 @@ class Drain:
     @contextmanager
     def joined(self, stop: Stop) -> Iterator[None]:
         """A stream that runs while the block does, in this event loop, where `stop` is called at the end of its grace.
-        `stop` returns at once, and raises nothing."""
+        `stop` returns at once."""
         key = _this_loop()
         loop = self._loops.get(key)
         if loop is None:
@@ -86,7 +90,7 @@ class Drain:
         if self._until is not None:
             loop.told()
             if self.over:
-                stop()
+                _stop(stop)
         try:
             yield
         finally:
@@ -95,10 +99,6 @@ class Drain:
                 if self._loops.get(key) is loop:
                     del self._loops[key]
                 loop.changed.set()
-
-    def _left(self) -> float:
-        """Seconds of the grace; infinite where nothing drains."""
-        return math.inf if self._until is None else self._until - self._clock()
 
 
 class _Loop:
@@ -109,30 +109,48 @@ class _Loop:
         self.streams: dict[object, Stop] = {}
         self.changed = anyio.Event()
         self._drain = drain
-        self._background = Background()
+        self._task: object = None  # what ends the streams; kept, or it could be collected
 
     def told(self) -> None:
         """In this loop: the drain began, or its end moved."""
         self.changed.set()
-        if not len(self._background) and self.streams and not self._drain.ready:
-            self._background.start(self._end, "streamguard drain")
+        if self._task is not None or not self.streams or self._drain.ready:
+            return
+        # Not what `Background` starts: this is called by the loop itself, outside of every task, where anyio does not
+        # know which loop it is.
+        trio = running_trio()
+        self._task = (
+            asyncio.get_running_loop().create_task(self._end(), name="streamguard drain")
+            if trio is None
+            else trio.spawn_system_task(self._end, name="streamguard drain")
+        )
 
     async def _end(self) -> None:
         """Wait until the grace is over, or nothing is left to end; then end it."""
-        logger.info("draining: no new streams; %d are running, for %.3g s at most", *self._standing())
-        while self.streams and (left := self._drain._left()) > 0:
-            if self._drain.ready:
-                return
-            self.changed = anyio.Event()
-            with anyio.move_on_after(left):
-                await self.changed.wait()
+        logger.info("draining: no new streams; %d are running, and have %.3g s", *self._standing())
+        try:
+            while self.streams and (left := self._drain.left) > 0:
+                if self._drain.ready:
+                    return
+                self.changed = anyio.Event()
+                with anyio.move_on_after(left):
+                    await self.changed.wait()
+        finally:
+            self._task = None
         if self.streams:
-            logger.warning("draining: %d streams did not end within their grace; they are told to", len(self.streams))
+            logger.warning("draining: %d did not end within their grace, and are ended", len(self.streams))
         for stop in list(self.streams.values()):
-            stop()
+            _stop(stop)
 
     def _standing(self) -> tuple[int, float]:
-        return len(self.streams), max(0.0, self._drain._left())
+        return len(self.streams), max(0.0, self._drain.left)
+
+
+def _stop(stop: Stop) -> None:
+    try:
+        stop()
+    except Exception:
+        logger.exception("draining: a stream could not be told to end")  # the others are
 
 
 def _this_loop() -> object:
