@@ -231,7 +231,9 @@ class Reading:
             if run is not None:
                 run.seen()  # else its leaving could end the run, before it is back
 
-        return rotation(age, rotate)
+        leave = rotation(age, rotate)
+        # A client gives up that comes back again and again for nothing: one that was given no frame here stays.
+        return lambda: stage.items > 0 and leave()
 
     def _driver(
         self,
