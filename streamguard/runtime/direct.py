@@ -134,6 +134,7 @@ class DirectDriver(Generic[T]):
         """End the stream as `shutdown`, in its event loop: its reader is told, in a second at most."""
         self._line.hurry(SHUTDOWN_LIMIT)
         self._watch.stop(SHUTDOWN)
+        self._watch.rearm.set()  # also where it was told to end before: its reader has less time now
 
     # ---- the driver ---------------------------------------------------------------------------
 
