@@ -9,6 +9,7 @@ from types import FrameType
 from typing import Any
 
 import anyio
+import anyio.lowlevel
 import pytest
 
 from streamguard.adapters import shutdown
@@ -95,9 +96,10 @@ def test_another_handler_that_took_its_place_is_left_alone() -> None:
 
 def test_beside_the_main_thread_nothing_is_done() -> None:
     before, drain = signal.getsignal(signal.SIGTERM), Drain()
-    thread = threading.Thread(target=lambda: (learn(drain), forget(drain)))
-    thread.start()
-    thread.join()
+    for call in (learn, forget):
+        thread = threading.Thread(target=call, args=(drain,))
+        thread.start()
+        thread.join()
     assert signal.getsignal(signal.SIGTERM) is before
     signal.raise_signal(signal.SIGTERM)
     assert drain.ready
@@ -143,7 +145,7 @@ def test_the_event_of_hypercorns_workers_is_looked_at(backend: str) -> None:
         stopped = anyio.Event()
         with drain.joined(stopped.set):
             learn(drain)
-            await anyio.sleep(0)
+            await anyio.lowlevel.checkpoint()
             assert drain.ready
             event.told = True
             with anyio.fail_after(10):

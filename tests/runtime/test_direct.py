@@ -862,7 +862,8 @@ async def shut_down(served: Served, at: float) -> Served:
 async def test_one_that_is_told_to_shut_down_says_so_and_closes_its_source() -> None:
     script = Script("a", 10.0, "b")
     served = await shut_down(serve(script), 2.0)
-    assert (served.outcome.status, served.outcome.ended) == ("shutdown", pytest.approx(2.0, abs=0.3))
+    assert served.outcome.status == "shutdown"
+    assert served.outcome.ended == pytest.approx(2.0, abs=0.3)
     assert served.wire.read().status == "shutdown"
     assert (script.steps, script.closes) == (1, 1)
 

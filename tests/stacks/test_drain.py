@@ -12,10 +12,10 @@ from contextlib import ExitStack
 
 import pytest
 
+from tests.absence import absent
 from tests.adapters.logged_apps import OURS, text_of
 from tests.adapters.servers import DEADLINE, Connection
 from tests.stacks.processes import STACKS, Process, running
-from tests.absence import absent
 
 APP = "tests.stacks.drain:app"
 REFUSED = "503 retry-after: 1 x-should-retry: true"
