@@ -18,7 +18,7 @@ from streamguard.adapters.asgi import AsgiSink, Ended, answer_whole, merged_head
 from streamguard.adapters.first import look_at_first
 from streamguard.adapters.options import AnswerOptions
 from streamguard.adapters.seal import Receive, Scope, Send
-from streamguard.adapters.shutdown import GOING_AWAY
+from streamguard.adapters.shutdown import GOING_AWAY, learn
 from streamguard.adapters.transport import say_who_drops
 from streamguard.app import StreamGuard, own_options
 from streamguard.core.cursor import Cursor, cursor_zero
@@ -100,6 +100,8 @@ class Reading:
         self.options = options
         self.scope, self.receive, self.send = scope, receive, send
         self.facts = request_facts(scope)
+        if guard.on_sigterm:
+            learn(guard.draining)  # where no seal of `install` does, as in plain ASGI
 
     async def refuse(self, refused: Refusal) -> None:
         await refuse(refused, self.scope, self.receive, self.send, self.options.timing.linger)

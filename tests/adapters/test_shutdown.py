@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from types import FrameType
 from typing import Any
 
@@ -13,8 +13,13 @@ import anyio.lowlevel
 import pytest
 
 from streamguard.adapters import shutdown
+from streamguard.adapters.logged import LoggedAnswer
+from streamguard.adapters.seal import SealMiddleware
 from streamguard.adapters.shutdown import DRAIN, drain_of, forget, learn
+from streamguard.app import StreamGuard
+from streamguard.log.memory import MemoryLog
 from streamguard.runtime.drain import Drain
+from tests.stacks.drain import asked
 
 Handler = Callable[[int, FrameType | None], Any]
 
@@ -116,6 +121,23 @@ def test_a_request_has_the_drain_of_its_application_or_one_that_learns_too() -> 
     shared = drain_of({})
     assert shared is drain_of({})
     assert shared in shutdown._drains
+
+
+@pytest.mark.parametrize("on_sigterm", [True, False])
+@pytest.mark.parametrize("kind", ["answer", "seal"])
+def test_an_application_learns_of_it_by_its_first_request_unless_it_is_told_not_to(kind: str, on_sigterm: bool) -> None:
+    async def tokens() -> AsyncIterator[str]:
+        yield "t0 "
+
+    def own(request: Any, action: str) -> str:
+        return "ann"
+
+    guard = StreamGuard(MemoryLog(), authorize=own, on_sigterm=on_sigterm)
+    seal = SealMiddleware(LoggedAnswer(guard, tokens()), on_sigterm=on_sigterm)
+    ready = guard if kind == "answer" else seal.draining
+    assert anyio.run(asked, seal, "/").startswith("200")
+    signal.raise_signal(signal.SIGTERM)
+    assert ready.ready is not on_sigterm
 
 
 WORKER = """
