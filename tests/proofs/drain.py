@@ -73,6 +73,7 @@ async def _deploy(url: str, process: Process) -> tuple[list[Reader], float]:
     """All readers; and the seconds from the signal to the last of them."""
     readers = [Reader("short" if number % 2 else "long") for number in range(READERS)]
     begun = anyio.Semaphore(0)
+    since = 0.0
     with anyio.fail_after(60):
         async with anyio.create_task_group() as tasks:
             for number, reader in enumerate(readers):
