@@ -74,7 +74,7 @@ async def _deploy(url: str, process: Process) -> tuple[list[Reader], float]:
     readers = [Reader("short" if number % 2 else "long") for number in range(READERS)]
     begun = anyio.Semaphore(0)
     since = 0.0
-    with anyio.fail_after(60):
+    with anyio.fail_after(120):
         async with anyio.create_task_group() as tasks:
             for number, reader in enumerate(readers):
                 tasks.start_soon(_read, reader, f"{url}/{reader.kind}/{number}", begun)
