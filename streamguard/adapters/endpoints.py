@@ -159,8 +159,8 @@ class Endpoints:
             await self._serve(reading, self._tail(scope))
         except _Refused as no:
             await reading.refuse(no.refused)
-        except LogUnavailable:
-            await reading.refuse(unavailable(reading.facts))
+        except LogUnavailable as exc:
+            await reading.refuse(unavailable(reading.facts, exc))
 
     def _tail(self, scope: Scope) -> str:
         """What stands in the path behind the endpoints' own."""

@@ -93,8 +93,7 @@ async def make_claim(guard: StreamGuard, request: Any, scope: Scope, body: Body)
     try:
         found = await guard.log.find_key(scoped)
     except LogUnavailable as exc:
-        logger.warning(_NOT_STARTED, exc)
-        return attrs.evolve(claim, refused=unavailable(facts))
+        return attrs.evolve(claim, refused=unavailable(facts, exc, message=_NOT_STARTED))
     refused = REUSED if found is not None and found.fingerprint != fingerprint else None
     return attrs.evolve(claim, key=scoped, fingerprint=fingerprint, found=found, refused=refused)
 
@@ -263,8 +262,7 @@ class LoggedAnswer:
                 await reading.begin(exc.info, self.headers, self.status)
             return
         except LogUnavailable as exc:
-            logger.warning(_NOT_STARTED, exc)
-            await reading.refuse(unavailable(claim.facts))
+            await reading.refuse(unavailable(claim.facts, exc, message=_NOT_STARTED))
             return
         self.run = run
         for failure in self._cancelled:

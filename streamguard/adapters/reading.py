@@ -7,6 +7,7 @@ to this connection until the stream is over, or this connection is.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable
 from contextlib import aclosing
 from typing import Any, Final
@@ -58,12 +59,15 @@ from streamguard.runtime.takeover import said
 
 __all__ = ["NOT_HERE", "ROOT", "Reading", "unavailable", "why_not"]
 
+logger = logging.getLogger("streamguard")
+
 ROOT: Final = "streamguard.root"  # in the scope: where the application that has the endpoints is mounted
 
 _PATH: Final = "/:@!$&'()*+,;="  # what stands as itself in a path (RFC 3986, section 3.3), beside what always does
 _EXPOSED: Final = ("access-control-expose-headers", "streamguard")
 NOT_HERE: Final = "the stream is not here: it never was, is not kept any more, or is in the log of another process"
 UNBEGUN: Final = "unbegun"  # how a stream ended that was shut down before its headers
+_NOT_READ: Final = "a request for a stream is refused for now: %s"
 REPLACED: Final = Failure("replaced", "a newer reader of the same stream took this one's place")
 REUSED: Final = problem(422, "key_reused", "this key was used for another request")
 
@@ -325,15 +329,16 @@ async def _peeked(pages: AsyncGenerator[Page, None], run: Run, sink: _Sink) -> A
             yield page
 
 
-def unavailable(facts: RequestFacts) -> Refusal:
-    """The answer where the log cannot be reached."""
+def unavailable(facts: RequestFacts, exc: LogUnavailable, *, message: str = _NOT_READ) -> Refusal:
+    """The answer where the log cannot be reached, which the server's own log is told of."""
+    logger.warning(message, exc)
     return come_back(facts, "log_unavailable", "the log cannot be reached")
 
 
 def why_not(facts: RequestFacts, cursor: Cursor, exc: LogError) -> Refusal:
     """The answer to a request for what is behind `cursor`, where the log said no."""
     if isinstance(exc, LogUnavailable):
-        return unavailable(facts)
+        return unavailable(facts, exc)
     if isinstance(exc, CursorTrimmed):
         return cannot_resume(facts, cursor, 410, "trimmed", "the frames after this cursor are not kept any more")
     if isinstance(exc, LogLost):

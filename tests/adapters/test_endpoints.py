@@ -190,7 +190,9 @@ def test_a_cursor_that_finds_nothing_is_refused_in_its_readers_way(case: str, as
 
 @pytest.mark.parametrize("cursor", [True, False], ids=["resume", "start"])
 @pytest.mark.parametrize("asking", list(ASKING))
-def test_a_log_in_trouble_is_told_with_the_time_to_wait(asking: str, cursor: bool) -> None:
+def test_a_log_in_trouble_is_told_with_the_time_to_wait(
+    asking: str, cursor: bool, caplog: pytest.LogCaptureFixture
+) -> None:
     log = TroubledLog()
     site = Site(*TOKENS[:3], log=log)
     with serving(site.app) as server:
@@ -204,6 +206,7 @@ def test_a_log_in_trouble_is_told_with_the_time_to_wait(asking: str, cursor: boo
             assert problem(response) == (503, "log_unavailable")
             assert response.header("retry-after") == "1"
             assert response.header("x-should-retry") == str(not cursor).lower()
+        assert len([line for line in caplog.messages if line.endswith(": it is away")]) == 1
         log.trouble = False
         if cursor and asking != "SDK":
             assert text_of(resume(server, at, asking).body) == "t2 "

@@ -28,11 +28,17 @@ def stamp() -> str:
 
 @attrs.define
 class Load:
-    """What all readers of one run got: tokens, body and framing in bytes, microseconds from `yield` to the reader."""
+    """What all readers of one run got: tokens, body and framing in bytes, when each token was yielded (nanoseconds of
+    the clock), and microseconds from there to the reader."""
 
     tokens: int = 0
     received: int = 0
+    yielded: list[int] = attrs.field(factory=list)
     delays: list[float] = attrs.field(factory=list)
+
+    def between(self, begin: int, end: int) -> int:
+        """How many tokens were yielded from one nanosecond of the clock to another."""
+        return sum(begin <= at < end for at in self.yielded)
 
     @property
     def median(self) -> float:
@@ -60,8 +66,10 @@ class _Reader(asyncio.Protocol):
         load = self._load
         load.received += len(data)
         for found in STAMP.findall(data):
+            at = int(found)
             load.tokens += 1
-            load.delays.append((now - int(found)) / 1e3)
+            load.yielded.append(at)
+            load.delays.append((now - at) / 1e3)
         if load.tokens and not self.first.done():
             self.first.set_result(None)
 

@@ -132,7 +132,7 @@ def logged_served_per_token(run: Run) -> Result:
                 "From `yield` to the bytes at the client, medians of all tokens",
             ),
         ],
-        [f"{READERS} streams at {RATE} tokens a second, {TOKENS} tokens each, whose start and end are counted too."],
+        [f"{READERS} streams at {RATE} tokens a second, {TOKENS} tokens each; what they cost once is not of a token."],
         ["uvicorn", "starlette", "h11", "httptools", "uvloop"],
     )
 
