@@ -15,16 +15,17 @@ from __future__ import annotations
 import inspect
 import logging
 import math
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from typing import Any, Final, Literal
 
 import anyio
 import attrs
+from attrs.validators import optional
 
 from streamguard.core.arguments import number, whole_number, whole_number_from
 from streamguard.core.cursor import Cursor, new_sid
 from streamguard.core.dialect import Dialect, dialect_named
-from streamguard.core.errors import Failure
+from streamguard.core.errors import Failure, SourceFailed
 from streamguard.core.flush import FlushPolicy, Immediate
 from streamguard.core.framing import FramedEncoder
 from streamguard.log import base
@@ -43,6 +44,8 @@ from streamguard.log.base import (
 from streamguard.observe.hooks import OnEnd
 from streamguard.runtime.admission import Admission, admission_of
 from streamguard.runtime.configured import ANYONE, a_log, a_policy, an_authorize, principal_of
+from streamguard.runtime.drain import Draining
+from streamguard.runtime.own import FIXED, OWN, dialect_of, negotiated, own_options
 from streamguard.runtime.producer import Producer, let_go
 from streamguard.runtime.reader import Page, stored
 from streamguard.runtime.readers import Readers
@@ -62,8 +65,6 @@ Authorize = Callable[[Any, Action], "str | Awaitable[str | None] | None"]
 
 LOST: Final = Failure("producer_lost", "the process that generated this answer is gone", retryable=True)
 CANCELLED: Final = Failure("cancelled", "the stream was cancelled")
-OWN: Final = "streamguard"  # among a stream's options: how it is served
-FIXED: Final = "streamguard.encoder"  # the same: what another encoder needs to go on with it
 _SWEEP: Final = 30.0  # seconds between two looks at what the log may forget
 
 
@@ -73,16 +74,17 @@ def anyone_with_the_id(request: Any, action: Action) -> str:
 
 
 @attrs.define(eq=False)
-class StreamGuard:
-    """The application's object.
+class StreamGuard(Draining):
+    """The application's object; `grace` and `on_sigterm` are those of `Draining`.
 
     `log` keeps the frames. `authorize(request, action)`, sync or async, answers the principal, or None for no.
     `on_disconnect` is what a reader's leaving does to the generation, for streams that can be resumed. `ttl` is how
     long, in seconds, a process may be silent before its streams are taken for lost. `max_readers` is how many may read
     one stream at once here; the newest wins. `patience` is how long the log may be in trouble before a stream fails.
     `max_takeovers` is how often one stream may be gone on with after its process died; where that let go of it, as at
-    its shutdown, it does not count. `limits` are the Limits of new streams, or an Admission, which may be shared.
-    Raises TypeError for what is of another kind, ValueError for a number out of range.
+    its shutdown, it does not count. `max_connection_age` is after how many seconds, or a little earlier, a reader that
+    can come back is sent to do so; None is never. `limits` are the Limits of new streams, or an Admission, which may be
+    shared. Raises TypeError for what is of another kind, ValueError for a number out of range.
     """
 
     log: StreamLog = attrs.field(validator=a_log)
@@ -91,9 +93,10 @@ class StreamGuard:
     ttl: float = attrs.field(kw_only=True, default=15.0, validator=number(above=0))
     max_readers: int = attrs.field(kw_only=True, default=8, validator=whole_number)
     patience: float = attrs.field(kw_only=True, default=5.0, validator=number(least=0))
+    max_connection_age: float | None = attrs.field(kw_only=True, default=None, validator=optional(number(above=0)))
     path: str | None = attrs.field(init=False, default=None)  # where `install` put the endpoints
     told: bool = attrs.field(init=False, default=False)  # in the log, that it did not
-    runs: Runs = attrs.field(init=False, factory=Runs)
+    runs: Runs = attrs.field(init=False, default=attrs.Factory(lambda self: Runs(self.draining), takes_self=True))
     readers: Readers = attrs.field(init=False, factory=Readers)
     max_takeovers: int = attrs.field(kw_only=True, default=2, validator=whole_number_from(0))
     admission: Admission | None = attrs.field(kw_only=True, default=None, alias="limits", converter=admission_of)
@@ -208,9 +211,11 @@ class StreamGuard:
         if run is None and not state.held and not state.sealed:
             await self.lost(state)
 
-    def pages(self, after: Cursor, *, rows: bool = False) -> AsyncGenerator[Page, None]:
-        """The frames behind a cursor, to the stream's end; while they are read the stream is known to be read. With
-        `rows` they may be tuples of a frame's fields."""
+    def pages(
+        self, after: Cursor, *, rows: bool = False, leave: Callable[[], bool] | None = None
+    ) -> AsyncGenerator[Page, None]:
+        """The frames behind a cursor, to the stream's end, or until `leave` answers True; while they are read the
+        stream is known to be read. With `rows` they may be tuples of a frame's fields."""
         run = self.runs.get(after.sid)  # which has been told of its reader, if it runs here
         told = -math.inf
 
@@ -221,7 +226,12 @@ class StreamGuard:
                 told = now
                 await self._here(after.sid)
 
-        return stored(self.log, after, self.lost, reading=reading, always=run is None, rows=rows)
+        async def orphaned(state: StreamState) -> None:
+            if not self.ready:
+                raise SourceFailed("shutdown", "another process is to go on with the stream", retryable=True)
+            await self.lost(state)
+
+        return stored(self.log, after, orphaned, reading=reading, always=run is None, rows=rows, leave=leave)
 
     async def lost(self, state: StreamState) -> None:
         """Go on with a stream that nobody generates, or give it an end: it is never left without one.
@@ -310,10 +320,10 @@ class StreamGuard:
         """Ask the resumer, for half of a lease at most. Raises LogError, and for what is wrong with its answer."""
         if endpoint.dialect.name != state.info.dialect:
             raise ValueError(f"its dialect is {state.info.dialect}, and its endpoint's {endpoint.dialect.name}")
-        dialect = _fixed(endpoint.dialect, state.info)
+        dialect = dialect_of(endpoint.dialect, state.info)
         with anyio.move_on_after(self.ttl / 2):
             found, frames = await orphan(self.log, state, dialect)
-            encoder = FramedEncoder(dialect, at=state.tail, negotiated=_negotiated(state.info))
+            encoder = FramedEncoder(dialect, at=state.tail, negotiated=negotiated(state.info))
             encoder.follow(frames)
             answer = endpoint.resumer(found)
             return taken_up(await answer if inspect.isawaitable(answer) else answer, found, frames, dialect), encoder
@@ -325,7 +335,7 @@ class StreamGuard:
             dialect = None if endpoint is None else endpoint.dialect
             if dialect is None or dialect.name != state.info.dialect:  # an endpoint's may have changed meanwhile
                 dialect = dialect_named(state.info.dialect)
-            encoder = FramedEncoder(_fixed(dialect, state.info), at=state.tail, negotiated=_negotiated(state.info))
+            encoder = FramedEncoder(dialect_of(dialect, state.info), at=state.tail, negotiated=negotiated(state.info))
         except Exception:
             # A dialect of the application's own, which this process does not know. Any end is better than none.
             logger.exception("stream %s: its end is written in dialect native", state.info.sid[:8])
@@ -378,19 +388,3 @@ class StreamGuard:
                 pass
         except LogUnavailable as exc:
             logger.warning("what is too old could not be forgotten now: %s", exc)
-
-
-def own_options(info: StreamInfo, name: str = OWN) -> Mapping[str, Any]:
-    """What the library itself has put among a stream's options."""
-    found = info.options.get(name)
-    return found if isinstance(found, Mapping) else {}
-
-
-def _fixed(dialect: Dialect, info: StreamInfo) -> Dialect:
-    """The dialect with the settings that the stream began with."""
-    settings = own_options(info, FIXED).get("dialect")
-    return attrs.evolve(dialect, **settings) if settings else dialect  # type: ignore[misc]  # each is of attrs
-
-
-def _negotiated(info: StreamInfo) -> bool:
-    return bool(own_options(info, FIXED).get("negotiated"))

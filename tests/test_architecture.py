@@ -60,7 +60,8 @@ HOMES = {
 }
 MAY_IMPORT_HOME = {
     ("adapters.fastapi", "adapters.starlette"),  # FastAPI is Starlette
-    ("client.exchange", "client.httpx"),  # the other half of one home
+    ("adapters.starlette_responses", "adapters.starlette"),  # the other half of one home
+    ("client.exchange", "client.httpx"),  # likewise
     ("upstream.completions", "client.httpx"),  # the same library, to ask others with
     *((f"log.{name}", "log.redis_link") for name in _REDIS),
 }

@@ -45,6 +45,7 @@ RUN = {
     "lasting_app.py", "cut_and_back.py", "surviving_reader.py", "saved_app.py", "filed_app.py", "redis_app.py",
     "taken_app.py", "reloaded_app.py", "completing_app.py",
     "converted_app.py", "events_app.py", "limited_reading.py", "resuming.py", "restarted.py",
+    "deployed_app.py",
 }  # fmt: skip
 
 
@@ -396,6 +397,27 @@ def test_a_stream_whose_process_is_killed_is_taken_over(tmp_path: Path) -> None:
         there = http.get(f"{other}/streams", headers={**TAKEN, "last-event-id": last}, timeout=30.0)
     text += "".join(re.findall(r'^data: "(.*)"$', there.text, re.MULTILINE))
     assert text == "".join(f"{number} " for number in range(100, 0, -1))
+    assert '"status":"complete"' in there.text
+
+
+def test_a_stream_whose_process_is_told_to_go_is_gone_on_with_by_the_next_one(tmp_path: Path) -> None:
+    quick = {"grace=20": "grace=0.2", "import asyncio\n": "import asyncio\nimport os\n"}
+    quick["guard.install("] = "app.get('/pid')(os.getpid)\nguard.install("
+    text, last = "", ""
+    with served(tmp_path, "deployed_app.py", **quick) as one, served(tmp_path, "deployed_app.py", **quick) as other:
+        assert http.get(f"{one}/ready").status_code == 200
+        process = int(http.get(f"{one}/pid").text)
+        with http.stream("GET", f"{one}/count/60", headers=TAKEN) as first:
+            with contextlib.suppress(httpx.TransportError):
+                for line in first.iter_lines():
+                    last = line[4:] if line.startswith("id: ") else last
+                    text += line[7:-1] if line.startswith('data: "') else ""
+                    if text.endswith(" 3 "):
+                        os.kill(process, signal.SIGTERM)
+        there = http.get(f"{other}/streams", headers={**TAKEN, "last-event-id": last}, timeout=30.0)
+    assert 4 <= len(text.split()) < 60
+    text += "".join(re.findall(r'^data: "(.*)"$', there.text, re.MULTILINE))
+    assert text == "".join(f"{number} " for number in range(60))
     assert '"status":"complete"' in there.text
 
 

@@ -19,9 +19,11 @@ import anyio
 import attrs
 
 from streamguard.adapters.seal import Receive
+from streamguard.adapters.shutdown import GOING_AWAY
 from streamguard.core.arguments import shown
 from streamguard.core.exchange import Refusal, RequestFacts, come_back
 from streamguard.runtime.admission import Admission, NoRoom
+from streamguard.runtime.drain import Drain
 from streamguard.runtime.slots import Slot
 
 __all__ = ["Place", "admitted", "admitted_request", "tells_principals", "until_gone"]
@@ -53,10 +55,12 @@ async def admitted(
     request: Any,
     receive: Receive,
     *,
+    drain: Drain,
     principal: str,
     prepare: Callable[[], Awaitable[object]] | None = None,
 ) -> Place:
-    """Ask for a slot. Before a wait `prepare` is awaited: a body that the endpoint is to read must not be lost.
+    """Ask for a slot. Before a wait `prepare` is awaited: a body that the endpoint is to read must not be lost. Who
+    waits when `drain` begins is refused: a slot that is free then is for nobody.
 
     Raises TypeError for a key that is none.
     """
@@ -67,11 +71,17 @@ async def admitted(
     if prepare is not None:
         await prepare()
     try:
-        return Place(await admission.enter(principal, key, functools.partial(until_gone, receive)), waited=True)
+        slot = await admission.enter(principal, key, functools.partial(_given_up, receive, drain))
+        if drain.ready:
+            return Place(slot, waited=True)
+        slot.release()
     except NoRoom as no:
+        if no.why == "left" and not drain.ready:
+            return Place(refused=come_back(facts, *GOING_AWAY), waited=True)
         status = 429 if no.own else 503
         refused = come_back(facts, no.why, _DETAILS[no.why, no.own], no.retry_after, status=status)
         return Place(refused=refused, waited=True)
+    return Place(refused=come_back(facts, *GOING_AWAY), waited=True)
 
 
 async def admitted_request(
@@ -80,10 +90,25 @@ async def admitted_request(
     request: Any,
     receive: Receive,
     prepare: Callable[[], Awaitable[object]] | None = None,
+    *,
+    drain: Drain,
 ) -> Place:
     """The same where no guard knows who asks. Raises TypeError for a principal, or a key, that is none."""
     principal = _text("principal", admission.limits.principal, request) or ""
-    return await admitted(admission, facts, request, receive, principal=principal, prepare=prepare)
+    return await admitted(admission, facts, request, receive, drain=drain, principal=principal, prepare=prepare)
+
+
+async def _given_up(receive: Receive, drain: Drain) -> None:
+    """Wait until there is no stream to wait for any more: the reader has left, or the process is told to go."""
+    async with anyio.create_task_group() as tasks:
+
+        async def told() -> None:
+            await drain.begun()
+            tasks.cancel_scope.cancel()
+
+        tasks.start_soon(told)
+        await until_gone(receive)
+        tasks.cancel_scope.cancel()
 
 
 async def until_gone(receive: Receive) -> None:

@@ -31,6 +31,7 @@ from streamguard.adapters.seal import (
     part_send,
     require_seal,
 )
+from streamguard.adapters.shutdown import GOING_AWAY, drain_of
 from streamguard.adapters.transport import say_who_drops, transport_of, warn_of_kept
 from streamguard.core.arguments import one_line
 from streamguard.core.cursor import Cursor
@@ -40,6 +41,7 @@ from streamguard.core.exchange import (
     Refusal,
     RequestFacts,
     answer_headers,
+    come_back,
     early_failure,
     http10_refusal,
     problem,
@@ -201,7 +203,9 @@ class GuardedAnswer:
                 await self._buffered(scope, receive, send, facts)
             else:
                 self._driver = self._begun(scope, receive, send, facts)
-                await self._driver.run()
+                ended = await self._run(scope)
+                if ended.status == "shutdown" and not self._driver.opened:  # its headers waited for a first item
+                    await send_refusal(come_back(facts, *GOING_AWAY), scope, send)
         except SourceFailed as exc:  # in peek mode, before the headers: the source chose what is told
             failure = failure_from(exc)
             refused = early_failure(failure)
@@ -218,14 +222,17 @@ class GuardedAnswer:
             self.let_go()
 
     def _refused(self, scope: Scope, receive: Receive, send: Send, facts: RequestFacts) -> Refusal | None:
-        return refuse_early(self.options, scope, receive, send, facts) or refusal(facts)
+        refused = refuse_early(self.options, scope, receive, send, facts) or refusal(facts)
+        if refused is None and facts.method != "HEAD" and not drain_of(scope).ready:
+            return come_back(facts, *GOING_AWAY)
+        return refused
 
     async def _admitted(self, scope: Scope, receive: Receive, facts: RequestFacts) -> Refusal | None:
         """Have a slot; else why not."""
         admission = self.options.limits
         if self.place is None and admission is not None:
             request = scope if self.request is None else self.request
-            self.place = await admitted_request(admission, facts, request, receive)
+            self.place = await admitted_request(admission, facts, request, receive, drain=drain_of(scope))
         return None if self.place is None else self.place.refused
 
     def let_go(self) -> None:
@@ -260,6 +267,11 @@ class GuardedAnswer:
             driver.cancel(failure)
         return driver
 
+    async def _run(self, scope: Scope) -> Outcome:
+        assert self._driver is not None
+        with drain_of(scope).joined(self._driver.shut_down):
+            return await self._driver.run()
+
     def _headers(self, zero: Cursor | None, wire: Wire) -> list[tuple[bytes, bytes]]:
         own = answer_headers(zero, content_type=wire.content_type, dialect=self.options.dialect.name, wire=wire.name)
         return merged_headers(own, self.headers)
@@ -267,7 +279,7 @@ class GuardedAnswer:
     async def _buffered(self, scope: Scope, receive: Receive, send: Send, facts: RequestFacts) -> None:
         async def stream(hold: Send) -> Ended:
             self._driver = self._begun({}, receive, hold, facts)  # no scope: the seal must let the 502 through
-            outcome = await self._driver.run()
+            outcome = await self._run(scope)
             return outcome.status, outcome.failure
 
         await answer_whole(stream, scope, send)

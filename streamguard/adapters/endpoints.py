@@ -31,6 +31,7 @@ from streamguard.adapters.logged import FORBIDDEN, MIN_SECRET
 from streamguard.adapters.options import AnswerOptions, Options
 from streamguard.adapters.reading import NOT_HERE, ROOT, Reading, unavailable, why_not
 from streamguard.adapters.seal import ASGIApp, Message, Receive, Scope, SealMiddleware, Send, mark_guarded
+from streamguard.adapters.shutdown import DRAIN, forget
 from streamguard.adapters.workers import declared_workers
 from streamguard.app import Action, StreamGuard
 from streamguard.core.arguments import shown
@@ -80,6 +81,8 @@ class RootedSeal(SealMiddleware):
 
     def __init__(self, app: ASGIApp, guard: StreamGuard | None = None, *, close_log: bool = True) -> None:
         super().__init__(app)
+        if guard is not None:
+            self.draining = guard
         self._guard = guard
         self._close_log = close_log
 
@@ -87,6 +90,7 @@ class RootedSeal(SealMiddleware):
         guard = self._guard
         if scope["type"] == "http":
             scope[ROOT] = scope.get("root_path", "")
+            scope[DRAIN] = self.draining.draining
         if scope["type"] != "lifespan" or guard is None:
             await super().__call__(scope, receive, send)
             return
@@ -95,7 +99,9 @@ class RootedSeal(SealMiddleware):
             message = await receive()
             if message["type"] == "lifespan.startup":
                 await _started(guard, send)
+                guard.draining.reset()
             if message["type"] == "lifespan.shutdown":
+                forget(guard.draining)
                 await guard.aclose(close_log=self._close_log)
             return message
 

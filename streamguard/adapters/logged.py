@@ -26,10 +26,11 @@ from streamguard.adapters.asgi import refuse_early, request_facts, send_refusal
 from streamguard.adapters.options import AnswerOptions, StreamNames, StreamOptions
 from streamguard.adapters.reading import REUSED, Reading, unavailable
 from streamguard.adapters.seal import Receive, Scope, Send
+from streamguard.adapters.shutdown import GOING_AWAY
 from streamguard.app import OWN, Endpoint, StreamGuard
 from streamguard.core.cursor import Cursor, cursor_zero
 from streamguard.core.errors import Failure
-from streamguard.core.exchange import NO_STORE, Refusal, RequestFacts, problem, terms
+from streamguard.core.exchange import NO_STORE, Refusal, RequestFacts, come_back, problem, terms
 from streamguard.core.negotiate import parse_key
 from streamguard.log.base import LogUnavailable, StreamExists, StreamInfo
 from streamguard.observe.hooks import Outcome
@@ -80,11 +81,16 @@ class Claim:
 async def with_slot(
     guard: StreamGuard, claim: Claim, request: Any, receive: Receive, read: Callable[[], Awaitable[object]]
 ) -> Claim:
-    """The claim with a slot, where it starts a stream and the guard has limits: after a wait, perhaps, or refused.
-    `read`, which reads the body, is awaited before a wait."""
-    if guard.admission is None or not claim.starts or claim.slot is not None:
+    """The claim with a slot, where it starts a stream and the guard has limits: after a wait, perhaps, or refused, as
+    any is that would start one in a process that goes. `read`, which reads the body, is awaited before a wait."""
+    if not claim.starts:
         return claim
-    place = await admitted(guard.admission, claim.facts, request, receive, principal=claim.principal, prepare=read)
+    if not guard.ready:
+        return attrs.evolve(claim, refused=come_back(claim.facts, *GOING_AWAY))
+    if guard.admission is None or claim.slot is not None:
+        return claim
+    limits, drain, who = guard.admission, guard.draining, claim.principal
+    place = await admitted(limits, claim.facts, request, receive, drain=drain, principal=who, prepare=read)
     claim = attrs.evolve(claim, slot=place.slot, refused=place.refused)
     if claim.slot is None or claim.key is None or not place.waited:
         return claim

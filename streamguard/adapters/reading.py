@@ -19,6 +19,7 @@ from streamguard.adapters.asgi import AsgiSink, Ended, answer_whole, merged_head
 from streamguard.adapters.first import look_at_first
 from streamguard.adapters.options import AnswerOptions
 from streamguard.adapters.seal import Receive, Scope, Send
+from streamguard.adapters.shutdown import GOING_AWAY, learn
 from streamguard.adapters.transport import say_who_drops
 from streamguard.app import StreamGuard, own_options
 from streamguard.core.cursor import Cursor, cursor_zero
@@ -51,6 +52,7 @@ from streamguard.log.base import (
 from streamguard.runtime.direct import DirectDriver
 from streamguard.runtime.reader import Page, ReplayStage
 from streamguard.runtime.readers import Busy, Reader
+from streamguard.runtime.rotation import rotation
 from streamguard.runtime.runs import Run
 from streamguard.runtime.source import TokenSource
 from streamguard.runtime.takeover import said
@@ -64,6 +66,7 @@ ROOT: Final = "streamguard.root"  # in the scope: where the application that has
 _PATH: Final = "/:@!$&'()*+,;="  # what stands as itself in a path (RFC 3986, section 3.3), beside what always does
 _EXPOSED: Final = ("access-control-expose-headers", "streamguard")
 NOT_HERE: Final = "the stream is not here: it never was, is not kept any more, or is in the log of another process"
+UNBEGUN: Final = "unbegun"  # how a stream ended that was shut down before its headers
 _NOT_READ: Final = "a request for a stream is refused for now: %s"
 REPLACED: Final = Failure("replaced", "a newer reader of the same stream took this one's place")
 REUSED: Final = problem(422, "key_reused", "this key was used for another request")
@@ -101,6 +104,8 @@ class Reading:
         self.options = options
         self.scope, self.receive, self.send = scope, receive, send
         self.facts = request_facts(scope)
+        if guard.on_sigterm:
+            learn(guard.draining)  # where no seal of `install` does, as in plain ASGI
 
     async def refuse(self, refused: Refusal) -> None:
         await refuse(refused, self.scope, self.receive, self.send, self.options.timing.linger)
@@ -158,11 +163,16 @@ class Reading:
             outcome = run.producer.outcome
             return ended if outcome is None else (ended[0], outcome.failure)
 
+        if self.guard.draining.over:
+            await self.refuse(come_back(self.facts, *GOING_AWAY))
+            return
         try:
             if self.facts.http_version == "1.0" and self.options.http10 == "buffer":
                 await answer_whole(stream, self.scope, self.send)
-            else:
-                await self._read(self.scope, self.send, info, cursor, headers, status, run)
+                return
+            ended, _ = await self._read(self.scope, self.send, info, cursor, headers, status, run)
+            if ended == UNBEGUN:
+                await self.refuse(come_back(self.facts, *GOING_AWAY))
         except Busy:
             await self.refuse(problem(409, "busy", "another client reads this stream, which takes one at a time"))
         except SourceFailed as exc:  # in peek mode, before the headers
@@ -196,26 +206,51 @@ class Reading:
         sink.clean = lambda: agreed.negotiated and stage.status == "cancelled"
         if self.options.timing.write is not None and scope:
             say_who_drops(sink.reached)
-        driver = self._driver(cursor, stage, sink, started, agreed)
+        run = self.guard.runs.get(cursor.sid)
+        leave = self._rotation(stage, run, agreed) if scope else None
+        driver = self._driver(cursor, stage, sink, started, agreed, leave)
         # After whatever may raise: nobody would take out again who joined before it.
         self.guard.readers.join(reader, limit=self.guard.max_readers, exclusive=exclusive)
-        run = self.guard.runs.get(cursor.sid)
         if run is not None:
             run.join()
         try:
-            await driver.run()
+            with self.guard.draining.joined(driver.shut_down):
+                outcome = await driver.run()
         finally:
             try:
                 if run is not None:
                     run.leave()
             finally:
                 self.guard.readers.leave(reader)
+        if outcome.status == "shutdown" and not sink.started:
+            return UNBEGUN, None
         return stage.status or "cut", stage.ending.failure
 
+    def _rotation(self, stage: ReplayStage, run: Run | None, agreed: Terms) -> Callable[[], bool] | None:
+        """What ends this connection for its age: only where the reader of one that just ends comes back by itself."""
+        age, comes_back = self.guard.max_connection_age, agreed.negotiated and self.guard.path is not None
+        if age is None or not (comes_back or self.facts.event_source):
+            return None
+
+        def rotate() -> None:
+            stage.parting = "rotate"
+            if run is not None:
+                run.seen()  # else its leaving could end the run, before it is back
+
+        leave = rotation(age, rotate)
+        # A client gives up that comes back again and again for nothing: one that was given no frame here stays.
+        return lambda: stage.items > 0 and leave()
+
     def _driver(
-        self, cursor: Cursor, stage: ReplayStage, sink: _Sink, started: Run | None, agreed: Terms
+        self,
+        cursor: Cursor,
+        stage: ReplayStage,
+        sink: _Sink,
+        started: Run | None,
+        agreed: Terms,
+        leave: Callable[[], bool] | None,
     ) -> DirectDriver[bytes]:
-        pages = self.guard.pages(cursor, rows=True)
+        pages = self.guard.pages(cursor, rows=True, leave=leave)
         if started is not None and self.options.timing.peek:  # else the headers have left before the first page
             pages = _peeked(pages, started, sink)
         return DirectDriver(

@@ -26,7 +26,9 @@ from types import CellType, FrameType, FunctionType, MethodType
 from typing import Any, Final
 from weakref import WeakKeyDictionary, WeakSet
 
+from streamguard.adapters.shutdown import DRAIN, learn
 from streamguard.adapters.transport import keep_transport
+from streamguard.runtime.drain import GRACE, Draining
 
 __all__ = [
     "ASGIApp",
@@ -105,15 +107,23 @@ class _Seal:
 
 
 class SealMiddleware:
-    """Pure ASGI, one attribute look-up a message. Add it last, so that it is outermost."""
+    """Pure ASGI, one attribute look-up a message. Add it last, so that it is outermost.
 
-    def __init__(self, app: ASGIApp) -> None:
+    It also learns when the process is told to go: streams then have `grace` seconds to end by themselves. `on_sigterm`
+    is whether that is learned from SIGTERM.
+    """
+
+    def __init__(self, app: ASGIApp, *, grace: float = GRACE, on_sigterm: bool = True) -> None:
         self.app = app
+        self.draining = Draining(grace=grace, on_sigterm=on_sigterm)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if self.draining.on_sigterm:
+            learn(self.draining.draining)  # at the lifespan's start, else at the first request
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
+        scope.setdefault(DRAIN, self.draining.draining)
         outer: _Seal | None = scope.get(_KEY)
         seal = _Seal(_base_middleware(receive, send) if outer is None else outer.exposed, outer)
         scope[_KEY] = seal

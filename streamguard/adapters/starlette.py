@@ -22,7 +22,7 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Iterable, Mapping
-from typing import Any, Final, Generic, TypeVar, overload
+from typing import Any, Final, TypeVar, overload
 
 from starlette.applications import Starlette
 from starlette.background import BackgroundTask
@@ -32,18 +32,19 @@ from starlette.routing import Route
 from typing_extensions import Unpack
 
 from streamguard.adapters.admitting import Place, admitted_request
-from streamguard.adapters.asgi import GuardedAnswer, SealMiddleware, encode_headers, request_facts
+from streamguard.adapters.asgi import SealMiddleware, request_facts
 from streamguard.adapters.bodies import body_of, read_body
 from streamguard.adapters.endpoints import Endpoints, RootedSeal, require_path
-from streamguard.adapters.logged import Claim, LoggedAnswer, make_claim, register_resumer, with_slot
+from streamguard.adapters.logged import Claim, make_claim, register_resumer, with_slot
 from streamguard.adapters.options import AnswerOptions, Options, StreamNames, StreamOptions, no_endpoint
 from streamguard.adapters.pool import in_pool, is_function
+from streamguard.adapters.readiness import Readiness
 from streamguard.adapters.returned import GUARDED, guarded_twice, own_response, refuse_plain
-from streamguard.adapters.seal import Receive, Scope, Send, mark_guarded, remember_guarded, remember_unguarded
+from streamguard.adapters.seal import remember_guarded, remember_unguarded
+from streamguard.adapters.shutdown import drain_of
+from streamguard.adapters.starlette_responses import AnswerResponse, GuardedResponse, ResumableResponse
 from streamguard.app import StreamGuard as BaseGuard
 from streamguard.core.arguments import shown
-from streamguard.core.errors import Failure
-from streamguard.observe.hooks import Outcome
 from streamguard.runtime.source import Producer
 
 __all__ = [
@@ -67,100 +68,6 @@ REQUEST: Final = "streamguard_request"
 RESPONSE: Final = "streamguard_response"
 
 T = TypeVar("T")
-A = TypeVar("A", GuardedAnswer, LoggedAnswer)
-
-
-class _Streaming(Response, Generic[A]):
-    """A response whose body is an answer that streams; it can be cancelled, and has its `outcome` at the end."""
-
-    answer: A
-
-    def init_headers(self, headers: Mapping[str, str] | None = None) -> None:
-        """Headers of the caller only: those of the stream are known when the request is."""
-        self.raw_headers = encode_headers((name.lower(), value) for name, value in (headers or {}).items())
-
-    @property
-    def outcome(self) -> Outcome | None:
-        """How the stream ended; None before."""
-        return self.answer.outcome
-
-    def cancel(self, failure: Failure | None = None) -> None:
-        """End the stream as `cancelled`."""
-        self.answer.cancel(failure)
-
-    def __call__(self, scope: Scope, receive: Receive, send: Send) -> Any:  # a coroutine; of no `async def`, see below
-        mark_guarded(scope)
-        self.answer.status = self.status_code
-        self.answer.headers = [(name.decode("latin-1"), value.decode("latin-1")) for name, value in self.raw_headers]
-        if isinstance(self.answer, GuardedAnswer) and self.answer.options.limits is not None:
-            self.answer.request = Request(scope, receive)
-        # Each coroutine between the event loop and the source is gone through twice a token.
-        return self.answer(scope, receive, send) if self.background is None else self._then(scope, receive, send)
-
-    async def _then(self, scope: Scope, receive: Receive, send: Send) -> None:
-        await self.answer(scope, receive, send)
-        if self.background is not None:
-            await self.background()
-
-
-def _require_source(source: Any) -> None:
-    if isinstance(source, Response):  # which is a function too, so that a TokenSource would take it
-        raise TypeError(f"a {type(source).__name__} is no source: give the generator that it was given")
-
-
-class GuardedResponse(_Streaming[GuardedAnswer]):
-    """A Starlette response that streams a source, guarded.
-
-        return GuardedResponse(generate(prompt), dialect="openai", flush=EveryTokens(8))
-
-    Options are those of AnswerOptions; the response can be cancelled, and has its `outcome` at the end. Raises
-    TypeError and ValueError for a source that is none, or is spent, as TokenSource does.
-    """
-
-    def __init__(
-        self,
-        source: Producer,
-        status_code: int = 200,
-        headers: Mapping[str, str] | None = None,
-        background: BackgroundTask | None = None,
-        *,
-        options: AnswerOptions | None = None,
-        **named: Unpack[Options],
-    ) -> None:
-        _require_source(source)
-        self.answer = GuardedAnswer(source, status=status_code, options=options, **named)
-        self.status_code = status_code
-        self.background = background
-        self.body = b""
-        self.init_headers(headers)
-
-
-class ResumableResponse(_Streaming[LoggedAnswer]):
-    """A Starlette response that starts a stream in a guard's log, or goes on reading one; `guard.response` makes it.
-
-    Options are those of AnswerOptions and StreamOptions. Raises as GuardedResponse does.
-    """
-
-    def __init__(
-        self,
-        guard: BaseGuard,
-        request: Request,
-        source: Producer,
-        status_code: int = 200,
-        headers: Mapping[str, str] | None = None,
-        background: BackgroundTask | None = None,
-        *,
-        claim: Claim | None = None,
-        options: tuple[StreamOptions, AnswerOptions] | None = None,
-        **named: Unpack[StreamNames],
-    ) -> None:
-        _require_source(source)
-        body = functools.partial(body_of, request)
-        self.answer = LoggedAnswer(guard, source, request=request, body=body, claim=claim, options=options, **named)
-        self.status_code = status_code
-        self.background = background
-        self.body = b""
-        self.init_headers(headers)
 
 
 class Guarding:
@@ -179,10 +86,11 @@ class Guarding:
         if admission is None or request is None or _starts_nothing(request):
             return None
         facts, prepare = request_facts(request.scope), functools.partial(read_body, request)
-        place = await admitted_request(admission, facts, request, request.receive, prepare)
+        drain = drain_of(request.scope)
+        place = await admitted_request(admission, facts, request, request.receive, prepare, drain=drain)
         return Claim(facts, slot=place.slot, refused=place.refused)
 
-    def response(self, source: Any, request: Request | None, claim: Claim | None) -> _Streaming[Any]:
+    def response(self, source: Any, request: Request | None, claim: Claim | None) -> AnswerResponse[Any]:
         response = GuardedResponse(source, options=self.options)
         if claim is not None:
             response.answer.place = Place(claim.slot, claim.refused)
@@ -205,7 +113,7 @@ class _Logging(Guarding):
         claim = await make_claim(self.guard, asked, asked.scope, functools.partial(body_of, asked))
         return await with_slot(self.guard, claim, asked, asked.receive, functools.partial(read_body, asked))
 
-    def response(self, source: Any, request: Request | None, claim: Claim | None) -> _Streaming[Any]:
+    def response(self, source: Any, request: Request | None, claim: Claim | None) -> AnswerResponse[Any]:
         return ResumableResponse(self.guard, self._require(request), source, claim=claim, options=self.both)
 
     @staticmethod
@@ -215,7 +123,7 @@ class _Logging(Guarding):
         return request
 
 
-def _dressed(response: _Streaming[Any], request: Request | None, given: Response | None) -> _Streaming[Any]:
+def _dressed(response: AnswerResponse[Any], request: Request | None, given: Response | None) -> AnswerResponse[Any]:
     """`response` as FastAPI dresses an answer: its route's status, and what was set on the injected response."""
     status = getattr(request.scope.get("route"), "status_code", None) if request is not None else None
     if given is not None:
@@ -298,7 +206,8 @@ def _found(kind: type[T], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> T
 
 def _starts_nothing(request: Request) -> bool:
     """Whether the answer is a refusal, or has no body: then an endpoint that starts a model must not run."""
-    return request.method == "HEAD" or request_facts(request.scope).cursor is not None
+    scope = request.scope
+    return request.method == "HEAD" or request_facts(scope).cursor is not None or not drain_of(scope).ready
 
 
 def _nothing() -> AsyncIterator[str]:
@@ -370,13 +279,14 @@ class StreamGuard(BaseGuard):
         *,
         by_id: bool = True,
         close_log: bool = True,
+        ready: str | None = None,
         **named: Unpack[Options],
     ) -> None:
         """Put the endpoints at `path`, before every other route, and the seal outermost: call it after every
         `add_middleware`. `by_id`: whether `<path>/<sid>` is served. At the application's shutdown the streams that are
         generated here are let go of, and the log is closed, unless `close_log` is False: for a log that is used
-        elsewhere too, or an application that is started again in one process, as tests do. Options are how streams are
-        served there.
+        elsewhere too, or an application that is started again in one process, as tests do. `ready` is a path that
+        answers 200, and 503 as soon as the process is told to go. Options are how streams are served there.
 
         Raises RuntimeError for a guard that is installed already, and for a path that is another guard's; TypeError
         and ValueError for arguments that are not an application, or a path.
@@ -394,4 +304,6 @@ class StreamGuard(BaseGuard):
         endpoints = Endpoints(self, path, by_id=by_id, request_of=Request, **named)
         for address in (f"{path}/{{tail:path}}", path):
             app.router.routes.insert(0, Route(address, endpoints, include_in_schema=False))
+        if ready is not None:
+            app.router.routes.insert(0, Route(ready, Readiness(self), include_in_schema=False))
         app.add_middleware(RootedSeal, guard=self, close_log=close_log)

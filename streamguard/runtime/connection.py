@@ -108,6 +108,12 @@ class Connection(Generic[T]):
         if self._scope is not None:
             self._scope.cancel()
 
+    def hurry(self, limit: float) -> None:
+        """From now on the reader has `limit` seconds at most to take anything, also of what is being written."""
+        self.limit = limit if self.limit is None else min(self.limit, limit)
+        if self._scope is not None:
+            self._scope.deadline = min(self._scope.deadline, anyio.current_time() + limit)
+
     async def open(self) -> None:
         """Send the headers, and the `opening`. Raises Lost."""
         self.opened = True

@@ -90,6 +90,11 @@ class DirectDriver(Generic[T]):
         """What the source raised, or a policy; None while the stream goes on."""
         return self._end.why.exception if self._end.why is not None else None
 
+    @property
+    def opened(self) -> bool:
+        """Whether headers were sent."""
+        return self._line.opened
+
     async def run(self) -> Outcome:
         """Drive the stream to its end. Re-raises a cancellation from outside.
 
@@ -168,6 +173,12 @@ class DirectDriver(Generic[T]):
             with anyio.move_on_after(self.timing.close):
                 await self._close_source()
             await self._report()
+
+    def shut_down(self) -> None:
+        """End the stream as `shutdown`, in its event loop: its reader is told, in a second at most."""
+        self._line.hurry(SHUTDOWN_LIMIT)
+        self._watch.stop(SHUTDOWN)
+        self._watch.rearm.set()  # also where it was told to end before: its reader has less time now
 
     # ---- the driver ---------------------------------------------------------------------------
 

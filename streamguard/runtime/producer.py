@@ -253,6 +253,10 @@ class Producer:
         """End the stream as `cancelled`."""
         self._driver.cancel(failure)
 
+    def shut_down(self) -> None:
+        """Stop, and let the stream go: it lives on in the log, for another process to go on with."""
+        self._driver.shut_down()
+
     async def run(self, begin: Callable[[anyio.abc.TaskGroup | None], object] = lambda tasks: None) -> None:
         """Generate the stream to its end. Re-raises a cancellation from outside; then the stream lives on.
 

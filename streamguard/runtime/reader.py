@@ -35,19 +35,19 @@ async def stored(
     reading: Callable[[], Awaitable[None]] | None = None,
     always: bool = True,
     rows: bool = False,
+    leave: Callable[[], bool] | None = None,
 ) -> AsyncGenerator[Page, None]:
     """The frames of a stream behind `after`, in pages, up to its terminal; as `rows`, if so wanted, where the log has
     them at hand.
 
     `orphaned` is called when nobody generates it any more: it takes the stream over, or seals it. `reading` is called
-    while somebody waits for frames: before each wait, or unless `always` after each that was in vain. Raises
-    SourceFailed where the log has no more to give.
+    while somebody waits for frames: before each wait, or unless `always` after each that was in vain. The pages end
+    early where `leave` answers True. Raises SourceFailed where the log has no more to give.
     """
-    sid = after.sid
     before, vain = (reading, None) if always else (None, reading)
     try:
         tail = follow(log, after) if rows else None
-        while True:
+        while leave is None or not leave():
             if tail is not None and before is not None:
                 await before()
             page: Page = await log.read(after) if tail is None else await tail.next(look)
@@ -59,7 +59,7 @@ async def stored(
                 if tail is not None:
                     continue
                 assert isinstance(last, Frame)
-                after = Cursor(sid, last.seq, last.offset, last.crc)
+                after = Cursor(after.sid, last.seq, last.offset, last.crc)
                 if len(page) >= PAGE:  # else there is most likely no more, and to wait for it is to find out
                     continue
             if tail is None:
@@ -69,7 +69,7 @@ async def stored(
                     continue
             if vain is not None:
                 await vain()
-            state = await log.state(sid)
+            state = await log.state(after.sid)
             if not state.held and not state.sealed:
                 await orphaned(state)
             elif state.sealed and tail is not None:  # which waits for nothing there
@@ -119,7 +119,7 @@ class ReplayStage:
         if self.guard.status is not None:
             return b""
         self.ending.failure = failure
-        return self._bye("shutdown" if status == "shutdown" else self.parting)
+        return self._bye("shutdown" if "shutdown" in (status, failure.code) else self.parting)
 
     def _bye(self, reason: str) -> bytes:
         """Once: a driver asks for its last words again as long as there is no status, and a `bye` gives none."""

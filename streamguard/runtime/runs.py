@@ -28,6 +28,7 @@ from streamguard.core.arguments import number, whole_number_from
 from streamguard.core.errors import Failure
 from streamguard.runtime.admission import EVICTED
 from streamguard.runtime.background import Background
+from streamguard.runtime.drain import Drain
 from streamguard.runtime.producer import Producer
 from streamguard.runtime.slots import Slot
 
@@ -175,10 +176,11 @@ class Run:
 
 
 class Runs:
-    """All of them, by their sids."""
+    """All of them, by their sids. At the end of `drain` they are let go of."""
 
-    def __init__(self) -> None:
+    def __init__(self, drain: Drain | None = None) -> None:
         self.background = Background()
+        self._drain = Drain() if drain is None else drain
         self._runs: dict[str, Run] = {}
 
     def __len__(self) -> int:
@@ -202,7 +204,8 @@ class Runs:
 
         async def tracked() -> None:
             try:
-                await run.run()
+                with self._drain.joined(producer.shut_down):
+                    await run.run()
             finally:
                 if self._runs.get(run.sid) is run:  # it may have been taken over here meanwhile
                     del self._runs[run.sid]

@@ -103,7 +103,8 @@ class ClockWatch(Generic[T]):
                 continue
             woken, due = now, self._next_due(now)
             over = self._end.why is not None or self._end.begun
-            if not over and self._line.stuck(now, self._stage.sent, writing=self.parked is None):
+            # Also where it is to end for another reason: in a write it would not, before its reader takes that.
+            if self._looks and self._line.stuck(now, self._stage.sent, writing=self.parked is None):
                 self._line.give_up()
                 self.stop_now(lost(self._line))
                 continue
@@ -117,9 +118,16 @@ class ClockWatch(Generic[T]):
                 await abandoned()
                 return
 
+    @property
+    def _looks(self) -> bool:
+        """Whether it is looked at that the reader takes what it is given: not while its last words are said."""
+        told = self._end.why is not None
+        return not self._end.begun and not (told and (self._line.slow or self.parked is not None))
+
     def _next_due(self, now: float) -> float:
         if self._end.why is not None or self._end.begun:
-            return min(self._words_due, self._patience.due)
+            due = min(self._words_due, self._patience.due)
+            return min(due, self._next_look(now)) if self._looks else due
         due = self._next_look(now)
         if not self._line.opened:
             due = min(due, self._started + self._timing.peek)
@@ -138,7 +146,7 @@ class ClockWatch(Generic[T]):
         return due if flush is None or flush <= self._ticked else min(due, flush)
 
     def _next_look(self, now: float) -> float:
-        limit = self._timing.write
+        limit = self._line.limit
         return _NEVER if limit is None else now + limit / _LOOKS
 
     async def _at_work(self) -> None:

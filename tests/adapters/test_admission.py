@@ -23,9 +23,11 @@ from streamguard.adapters import fastapi
 from streamguard.adapters.asgi import GuardedAnswer
 from streamguard.adapters.options import AnswerOptions
 from streamguard.adapters.seal import ASGIApp, Receive, Scope, SealMiddleware, Send
+from streamguard.adapters.shutdown import DRAIN
 from streamguard.adapters.starlette import GuardedResponse, StreamGuard, guarded
 from streamguard.core.errors import SourceFailed
 from streamguard.log.memory import MemoryLog
+from streamguard.runtime.drain import Drain
 from streamguard.runtime.runs import Detach
 from streamguard.runtime.timing import Timing
 from tests.adapters.asgi_apps import exchange
@@ -235,6 +237,35 @@ def test_a_reader_that_leaves_the_room_gives_up_its_place(kind: str) -> None:
         gate.open()
         held.idle()
     assert source.starts == 1
+
+
+@kinds
+def test_who_waits_in_a_process_that_goes_is_sent_away_and_so_is_who_comes(kind: str) -> None:
+    gate = Gate()
+    app, held, source = holding(kind, "t0 ", gate, "t1 ", max_streams=1, max_wait=60)
+    drains: list[Drain] = []
+
+    async def seen(scope: Scope, receive: Receive, send: Send) -> None:
+        await app(scope, receive, send)
+        if DRAIN in scope:
+            drains.append(scope[DRAIN])
+
+    with serving(seen) as server, ExitStack() as stack:
+        exchange(server.connect(), "HEAD")  # which starts nothing
+        first = begun(stack, server)
+        second = stack.enter_context(reading(server, "/"))
+        wait_until(lambda: held.admission.waiting == 1)
+        calls = held.calls
+        drains[0].begin(60)
+        assert b'"code":"shutdown"' in second.until(b"}").replace(b'": "', b'":"')
+        third = asking(server)
+        assert (third.status, json.loads(third.body)["code"]) == (503, "shutdown")
+        if kind in BEFORE:
+            assert held.calls == calls
+        gate.open()
+        first.until(b"t1 ")
+        held.idle()
+    assert (source.starts, held.admission.admitted) == (1, 1)
 
 
 @kinds

@@ -172,3 +172,27 @@ async def test_a_claim_is_given_back_by_an_exception_too() -> None:
     with pytest.raises(ValueError, match="no"), line.claim():
         raise ValueError("no")
     await line.settled()
+
+
+async def test_a_write_is_hurried_that_waits_already_and_each_after_it() -> None:
+    line = connect(Wire(slow=10.0))
+    await line.open()
+
+    async def hurry() -> None:
+        await anyio.sleep(3.0)
+        line.hurry(1.0)
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(hurry)
+        with pytest.raises(Lost):
+            await line.send(b"x")
+    assert (anyio.current_time(), line.slow, line.limit) == (4.0, True, 1.0)
+
+
+async def test_whoever_has_less_time_is_given_no_more() -> None:
+    line: Connection[bytes] = Connection(Wire(slow=10.0), anyio.current_time, 0.5)
+    line.hurry(1.0)
+    await line.open()
+    with pytest.raises(Lost):
+        await line.send(b"x")
+    assert anyio.current_time() == 0.5

@@ -848,6 +848,48 @@ async def test_a_reader_is_told_of_a_shutdown_within_its_limit_though_it_does_no
     assert served.outcome.ended == pytest.approx(3.0)
 
 
+async def shut_down(served: Served, at: float) -> Served:
+    """`served` run, and told to shut down at that time."""
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(served.run)
+        await anyio.sleep(at)
+        served.driver.shut_down()
+    return served
+
+
+async def test_one_that_is_told_to_shut_down_says_so_and_closes_its_source() -> None:
+    script = Script("a", 10.0, "b")
+    served = await shut_down(serve(script), 2.0)
+    assert served.outcome.status == "shutdown"
+    assert served.outcome.ended == pytest.approx(2.0, abs=0.3)
+    assert served.wire.read().status == "shutdown"
+    assert (script.steps, script.closes) == (1, 1)
+
+
+async def test_a_reader_that_takes_nothing_holds_no_shutdown_for_longer_than_its_limit() -> None:
+    served = await shut_down(serve(Script(*"abc"), Wire(slow=lambda number, data: 1e6 * (number == 2))), 2.0)
+    assert served.outcome.status == "shutdown"
+    assert 2.0 <= served.outcome.ended <= 4.0
+    assert served.wire.calls[-1] == "abort"
+
+
+async def test_one_that_was_cancelled_in_a_write_is_not_held_by_a_reader_that_takes_nothing() -> None:
+    served = serve(Script(*"abc"), Wire(slow=lambda number, data: 1e6 * (number == 2)), write=8.0)
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(served.run)
+        await anyio.sleep(2.0)
+        served.cancel()
+    assert served.outcome.status == "cancelled"
+    assert 8.0 <= served.outcome.ended <= 11.0
+    assert served.wire.calls[-1] == "abort"
+
+
+async def test_one_that_is_at_its_end_is_let_end() -> None:
+    served = await shut_down(serve(Script("a"), Wire(slow=lambda number, data: 0.7 * (b"event: end" in data))), 0.5)
+    assert served.outcome.status == "complete"
+    assert served.wire.calls[-1] == "end"
+
+
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("fatal", [KeyboardInterrupt, SystemExit])
 def test_the_end_of_the_process_comes_out_as_it_is(backend: str, fatal: type[BaseException]) -> None:

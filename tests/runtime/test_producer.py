@@ -398,6 +398,21 @@ async def test_a_server_that_goes_away_says_no_end_and_lets_the_lease_go() -> No
 
 
 @anyio_test
+async def test_one_that_is_told_to_shut_down_lets_go_of_its_stream_with_what_it_holds() -> None:
+    log = Store()
+    script = Script("a", "b", 1000.0)
+    producer = await make_producer(log, script, policy=EveryTokens(5))
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(producer.run)
+        await anyio.sleep(1)
+        producer.shut_down()
+    assert await text_in(log) == (['"a"', '"b"'], None)
+    assert not (await log.state(SID)).held
+    assert (script.closes, producer.outcome and producer.outcome.status) == (1, "shutdown")
+    assert anyio.current_time() < 2
+
+
+@anyio_test
 async def test_a_lease_that_cannot_be_let_go_holds_nobody() -> None:
     for at in (away("release"), lambda step: anyio.sleep_forever() if step == "release" else None):
         log = Store(at=at)

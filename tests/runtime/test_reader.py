@@ -205,6 +205,24 @@ def test_pages_become_bytes_that_a_reader_verifies_and_the_end_is_the_streams() 
     assert stage.fail(Failure("late", "it is too late"), 0.0) == b""
 
 
+@anyio_test
+@pytest.mark.parametrize("rows", [False, True])
+async def test_the_pages_end_where_their_reader_is_to_leave(rows: bool) -> None:
+    log = Store() if not rows else MemoryLog(clock=anyio.current_time)
+    writer = Writer(log)  # type: ignore[arg-type]
+    await writer.begin(2)
+    asked: list[float] = []
+
+    def leave() -> bool:
+        asked.append(anyio.current_time())
+        return anyio.current_time() >= 2.5
+
+    pages = [page async for page in stored(log, cursor_zero(SID), nobody, rows=rows, leave=leave)]
+    assert sum(map(len, pages)) == 2
+    assert 2.5 <= anyio.current_time() <= 3.5
+    assert asked
+
+
 @pytest.mark.parametrize(("status", "reason"), [("failed", b"lost"), ("shutdown", b"shutdown")])
 def test_an_end_that_is_not_the_streams_is_a_bye_said_once(status: str, reason: bytes) -> None:
     encoder = FramedEncoder("native", sid=SID)
