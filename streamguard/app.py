@@ -286,7 +286,7 @@ class StreamGuard:
             raise
         producer = Producer(
             source,
-            endpoint.flush,
+            Immediate() if own_options(state.info).get("flush") == "token" else endpoint.flush,
             encoder,
             self.log,
             lease,

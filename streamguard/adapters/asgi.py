@@ -36,6 +36,7 @@ from streamguard.core.cursor import Cursor
 from streamguard.core.errors import Failure, SourceFailed, StreamBroken, failure_from
 from streamguard.core.exchange import (
     NO_STORE,
+    Granted,
     Refusal,
     RequestFacts,
     answer_headers,
@@ -50,7 +51,9 @@ from streamguard.core.guard import CompletionGuard
 from streamguard.core.pipeline import Pipeline
 from streamguard.core.wire import Wire
 from streamguard.observe.hooks import Outcome
+from streamguard.runtime.compressed import CompressedStage
 from streamguard.runtime.direct import DirectDriver
+from streamguard.runtime.sink import Stage
 from streamguard.runtime.source import Producer, TokenSource
 
 __all__ = [
@@ -60,6 +63,7 @@ __all__ = [
     "Options",
     "SealMiddleware",
     "answer_whole",
+    "compressed",
     "encode_headers",
     "merged_headers",
     "refuse",
@@ -89,6 +93,7 @@ class AsgiSink:
         self._send_part = part_send(send)
         self._transport = transport_of(scope, receive, send)
         self._start = {"type": "http.response.start", "status": status, "headers": list(headers)}
+        self.trailer: Callable[[], bytes] = bytes  # what a clean end puts behind the body
         if self._transport is not None and not self._transport.waits:
             self.send = self._send_when_taken  # type: ignore[method-assign]
 
@@ -120,7 +125,7 @@ class AsgiSink:
             return False
 
     async def end(self) -> None:
-        await self._send({"type": "http.response.body", "body": b"", "more_body": False})
+        await self._send({"type": "http.response.body", "body": self.trailer(), "more_body": False})
 
     async def abort(self) -> None:
         mark_aborted(self._scope)  # and return: a body without its last message is the abort
@@ -218,21 +223,23 @@ class GuardedAnswer:
         return refuse_early(self.options, scope, receive, send, facts) or refusal(facts)
 
     async def _head(self, scope: Scope, receive: Receive, send: Send, facts: RequestFacts) -> None:
-        sink = AsgiSink(scope, receive, send, self.status, self._headers(None, self.options.carrier(terms(facts))))
+        keys = self.options.granted(facts, self.headers)
+        headers = self._headers(None, self.options.carrier(terms(facts)), keys)
+        sink = AsgiSink(scope, receive, send, self.status, headers)
         await sink.start()
         await sink.end()
 
     def _begun(self, scope: Scope, receive: Receive, send: Send, facts: RequestFacts) -> DirectDriver[bytes]:
         """The driver that serves the request, told of the cancels that came before it."""
-        agreed = terms(facts)
+        agreed, keys = terms(facts), self.options.granted(facts, self.headers)
         wire = self.options.carrier(agreed)
         encoder = FramedEncoder(self.options.dialect, negotiated=agreed.negotiated)
-        sink = AsgiSink(scope, receive, send, self.status, self._headers(encoder.zero, wire))
+        sink = AsgiSink(scope, receive, send, self.status, self._headers(encoder.zero, wire, keys))
         if self.options.timing.write is not None and scope:
             say_who_drops(sink.reached)
         driver = DirectDriver(
             self.source,
-            Pipeline(self.options.flush, encoder, CompletionGuard(wire)),
+            compressed(Pipeline(self.options.policy(keys), encoder, CompletionGuard(wire)), sink, self.options, keys),
             sink,
             self.options.timing,
             abort=self.options.abort == "always" or not agreed.negotiated,
@@ -244,8 +251,15 @@ class GuardedAnswer:
             driver.cancel(failure)
         return driver
 
-    def _headers(self, zero: Cursor | None, wire: Wire) -> list[tuple[bytes, bytes]]:
-        own = answer_headers(zero, content_type=wire.content_type, dialect=self.options.dialect.name, wire=wire.name)
+    def _headers(self, zero: Cursor | None, wire: Wire, keys: Granted) -> list[tuple[bytes, bytes]]:
+        own = answer_headers(
+            zero,
+            content_type=wire.content_type,
+            dialect=self.options.dialect.name,
+            wire=wire.name,
+            granted=keys,
+            compresses=self.options.compress is not None,
+        )
         return merged_headers(own, self.headers)
 
     async def _buffered(self, scope: Scope, receive: Receive, send: Send, facts: RequestFacts) -> None:
@@ -255,6 +269,15 @@ class GuardedAnswer:
             return outcome.status, outcome.failure
 
         await answer_whole(stream, scope, send)
+
+
+def compressed(stage: Stage[bytes], sink: AsgiSink, options: AnswerOptions, keys: Granted) -> Stage[bytes]:
+    """`stage` as the connection gets it: itself, or compressed, and then `sink` knows how such a body ends."""
+    if keys.compress is None or options.compress is None:
+        return stage
+    body = options.compress.body()
+    sink.trailer = body.end
+    return CompressedStage(stage, body)
 
 
 async def answer_whole(stream: Callable[[Send], Awaitable[Ended]], scope: Scope, send: Send) -> None:
