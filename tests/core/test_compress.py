@@ -1,4 +1,4 @@
-"""gzip for a body that is read while it is made: what a reader has after each part, and when it calls the body whole."""
+"""gzip for a body that is read while it is made: what a reader has after each part, and what it calls a whole."""
 
 from __future__ import annotations
 
@@ -78,7 +78,8 @@ def test_whatever_is_cut_off_a_reader_has_each_part_that_came_and_no_end() -> No
                 break
             came += part
         assert not decoder.eof, cut
-        assert text.startswith(came) and b"".join(PARTS).startswith(text), cut
+        assert text.startswith(came), cut
+        assert b"".join(PARTS).startswith(text), cut
 
 
 @pytest.mark.parametrize("at", range(-8, 0))
@@ -99,7 +100,8 @@ def test_nothing_is_compressed_to_nothing() -> None:
 def test_a_second_end_is_nothing_because_the_first_may_have_left() -> None:
     body = Gzip().body()
     first = body.end()
-    assert first and body.end() == b""
+    assert first
+    assert body.end() == b""
     assert body.written == len(first)
 
 
