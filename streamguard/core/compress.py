@@ -48,7 +48,7 @@ def _within(least: int, most: int) -> Any:
 @attrs.frozen
 class Gzip:
     """How bodies are compressed. `level` is zlib's, from 1 (fast) to 9 (small). `window` is how far back it may refer,
-    as a power of two in bytes, from 9 to 15: it decides what a stream holds, 31 KB at 12 and 155 KB at 15."""
+    as a power of two in bytes, from 9 to 15: it decides what a stream holds, 31 KB at 12, 146 KB at 15."""
 
     level: int = attrs.field(default=6, validator=_within(1, 9))
     window: int = attrs.field(default=12, validator=_within(9, 15))

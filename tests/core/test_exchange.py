@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import attrs
 import pytest
@@ -192,7 +193,7 @@ def test_the_headers_of_a_stream() -> None:
 
 def test_the_headers_of_a_compressed_stream_say_so_twice() -> None:
     keys = Granted(flush="token", compress="gzip", credit=False)
-    kind = {"content_type": "text/event-stream", "dialect": "native", "wire": "sse"}
+    kind: dict[str, Any] = {"content_type": "text/event-stream", "dialect": "native", "wire": "sse"}
     headers = dict(answer_headers(ZERO, granted=keys, compresses=True, **kind))
     assert headers["content-encoding"] == "gzip"
     assert headers["vary"] == "Origin, Streamguard, Last-Event-ID, Accept-Encoding"
