@@ -29,6 +29,7 @@ from streamguard.core.arguments import no_setting, shown
 __all__ = ["Gzip", "GzipBody", "accepts_gzip", "gzip_named"]
 
 _TABLES: Final = 4  # zlib's memLevel: 8 KiB of tables, where its default is 128 KiB and saves nothing here
+_MAX_FIELD: Final = 4096  # characters of an `Accept-Encoding`; clients send a few dozen
 _FRAMED: Final = 16  # added to a window, it asks zlib for gzip's header and trailer
 
 # One member of `Accept-Encoding`: a name, and a weight that may be a few digits (RFC 9110, sections 12.4.2 and 12.5.3).
@@ -103,6 +104,8 @@ def gzip_named(compress: str | Gzip) -> Gzip:
 def accepts_gzip(accept_encoding: str) -> bool:
     """Whether a request's `Accept-Encoding` lets gzip through: by name, or by `*`, with a weight above zero. A field
     that is not well-formed accepts nothing."""
+    if len(accept_encoding) > _MAX_FIELD:
+        return False
     weights: dict[str, float] = {}
     for member in accept_encoding.split(","):
         if not member.strip():

@@ -17,16 +17,16 @@ from starlette.middleware.gzip import GZipMiddleware
 from streamguard import Gzip
 from streamguard.adapters.asgi import GuardedAnswer, SealMiddleware
 from streamguard.client import ResumePolicy, stream, stream_sync
-from streamguard.core.errors import FailedStream, FrameTooLarge, TruncatedStream
+from streamguard.core.errors import FailedStream, FrameTooLarge, SourceFailed, TruncatedStream
 from streamguard.core.negotiate import Answer, parse_answer
 from streamguard.core.receipt import Verdict
 from streamguard.core.verify import StreamVerifier
 from streamguard.runtime.timing import Timing
 from streamguard.testing.proxy import HEAD, Plan, RandomCut
 from tests.absence import absent
-from tests.adapters.asgi_apps import Ends, Response, answering, exchange, tokens
+from tests.adapters.asgi_apps import Ends, Response, answering, exchange, tokens, unchunked
 from tests.adapters.logged_apps import SSE, Site, cursors, reading, sid_of, text_of
-from tests.adapters.servers import Connection, Gate, serving
+from tests.adapters.servers import DEADLINE, Connection, Gate, serving
 from tests.asking import http
 from tests.client.reading import MODES, read_through
 
@@ -243,6 +243,50 @@ def test_a_failure_that_may_end_cleanly_has_its_trailer() -> None:
     with serving(app) as server:
         answer = opened(exchange(server.connect(), **ASK))
     assert (answer.clean, answer.verdict) == (True, Verdict.FAILED)
+
+
+@pytest.mark.parametrize("direct", [True, False], ids=["direct", "logged"])
+def test_a_failure_that_keeps_its_status_is_not_compressed_and_a_stream_that_waited_for_it_is(direct: bool) -> None:
+    for script, status in ([[SourceFailed("full", "no room", retryable=True)], 503], [["t0 ", "t1 "], 200]):
+        options: dict[str, Any] = {"compress": "gzip", "timing": Timing(peek=DEADLINE)}
+        site = Site(*script, **options)
+        app, path = (answering(site.source, **options), "/") if direct else (site.app, "/tokens")
+        with serving(app) as server:
+            answer = exchange(server.connect(), path=path, **ASK)
+        assert answer.status == status
+        if status == 200:
+            assert text_of(opened(answer).body) == "t0 t1 "
+        else:
+            assert (answer.header("content-encoding"), b'"code":"full"' in answer.body) == (None, True)
+
+
+def test_a_reader_whose_own_cancel_ends_the_stream_has_its_trailer() -> None:
+    gate = Gate()
+    site = Site("t0 ", gate, compress="gzip")
+    with serving(site.app) as server, reading(server, **ASK, connection="close") as connection:
+        Unpacking(connection).until(b't0 "')
+        sid = sid_of(connection.received)
+        assert exchange(server.connect(), "DELETE", "/streams", streamguard_stream=sid).status == 204
+        body, clean = unchunked(connection.rest().partition(b"\r\n\r\n")[2])
+        gate.open()
+    assert b'"status":"cancelled"' in gzip.decompress(body)
+    assert clean
+
+
+def test_a_reader_that_is_replaced_is_told_goodbye_and_has_no_trailer() -> None:
+    gate = Gate()
+    site = Site("t0 ", gate, compress="gzip", max_readers=1)
+    with serving(site.app) as server, reading(server, **ASK) as first:
+        Unpacking(first).until(b't0 "')
+        at = str(cursors(Unpacking(first).until(b't0 "'))[-1])
+        with reading(server, "/streams", last_event_id=at, **ASK) as second:
+            text = Unpacking(first).until(b"event: bye\n")
+            gate.open()
+            Unpacking(second).until(b'"status":"complete"')
+        packed = _joined(first.rest().partition(b"\r\n\r\n")[2])
+    assert b"event: end" not in text
+    with pytest.raises(EOFError):
+        gzip.decompress(packed)
 
 
 def test_over_http_1_0_the_trailer_is_what_shows_a_whole_answer() -> None:
