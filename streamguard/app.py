@@ -300,7 +300,7 @@ class StreamGuard(Draining):
             raise
         producer = Producer(
             source,
-            endpoint.flush,
+            Immediate() if own_options(state.info).get("flush") == "token" else endpoint.flush,
             encoder,
             self.log,
             lease,

@@ -41,7 +41,7 @@ LAYERS = {
 
 # The core's own layers, lowest first: a module imports from its own and from lower ones.
 CORE_LAYERS = (
-    ("arguments", "errors", "items", "cursor", "states", "jsontext", "frame", "receipt", "negotiate"),
+    ("arguments", "errors", "items", "cursor", "states", "jsontext", "frame", "receipt", "negotiate", "compress"),
     ("wire", "dialect"),
     ("flush", "framing", "guard", "exchange", "check", "terminal", "rejoin"),
     ("pipeline", "verify"),

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from streamguard.adapters.asgi import AsgiSink
+from streamguard.adapters.asgi_sink import AsgiSink
 from streamguard.core.pipeline import Pipeline
 from tests.benchmarks.bytecode import Cost, count
 from tests.benchmarks.paths import WAYS

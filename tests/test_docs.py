@@ -44,6 +44,7 @@ RUN = {
     "surviving_app.py", "protected_app.py", "shared_app.py",
     "lasting_app.py", "cut_and_back.py", "surviving_reader.py", "saved_app.py", "filed_app.py", "redis_app.py",
     "taken_app.py", "reloaded_app.py", "completing_app.py",
+    "compressed_app.py", "compressed_reader.py",
     "converted_app.py", "events_app.py", "limited_reading.py", "resuming.py", "restarted.py",
     "deployed_app.py",
 }  # fmt: skip
@@ -207,6 +208,14 @@ def test_batching_sends_fewer_frames_and_all_the_text(tmp_path: Path) -> None:
     with served(tmp_path, "batching_app.py") as url, client.stream_sync("GET", f"{url}/count") as answer:
         assert answer.read() == "".join(f"{number} " for number in range(100))
     assert answer.receipt.frames < 50
+
+
+def test_a_compressed_answer_is_read_as_printed(tmp_path: Path) -> None:
+    with served(tmp_path, "compressed_app.py") as url:
+        out = ran(tmp_path, "compressed_reader.py", **{"http://127.0.0.1:8000": url})
+        plain = http.get(f"{url}/count", headers={"accept-encoding": "gzip"})
+    assert out == "gzip COMPLETE 290\n"
+    assert "content-encoding" not in plain.headers
 
 
 def test_a_chosen_failure_reaches_the_reader(tmp_path: Path) -> None:

@@ -17,7 +17,8 @@ from typing import Any, Final
 import anyio
 from typing_extensions import Unpack
 
-from streamguard.adapters.admitting import Place, admitted_request, until_gone
+from streamguard.adapters.admitting import Place, admitted_request
+from streamguard.adapters.asgi_sink import AsgiSink
 from streamguard.adapters.first import look_at_first
 from streamguard.adapters.options import AnswerOptions, Options
 from streamguard.adapters.seal import (
@@ -28,16 +29,16 @@ from streamguard.adapters.seal import (
     Send,
     UnsealedResponse,
     mark_aborted,
-    part_send,
     require_seal,
 )
 from streamguard.adapters.shutdown import GOING_AWAY, drain_of
-from streamguard.adapters.transport import say_who_drops, transport_of, warn_of_kept
+from streamguard.adapters.transport import say_who_drops
 from streamguard.core.arguments import one_line
 from streamguard.core.cursor import Cursor
 from streamguard.core.errors import Failure, SourceFailed, StreamBroken, failure_from
 from streamguard.core.exchange import (
     NO_STORE,
+    Granted,
     Refusal,
     RequestFacts,
     answer_headers,
@@ -53,17 +54,19 @@ from streamguard.core.guard import CompletionGuard
 from streamguard.core.pipeline import Pipeline
 from streamguard.core.wire import Wire
 from streamguard.observe.hooks import Outcome
+from streamguard.runtime.compressed import CompressedStage
 from streamguard.runtime.direct import DirectDriver
+from streamguard.runtime.sink import Stage
 from streamguard.runtime.slots import Limits
 from streamguard.runtime.source import Producer, TokenSource
 
 __all__ = [
     "AnswerOptions",
-    "AsgiSink",
     "GuardedAnswer",
     "Options",
     "SealMiddleware",
     "answer_whole",
+    "compressed",
     "encode_headers",
     "merged_headers",
     "refuse",
@@ -76,73 +79,7 @@ logger = logging.getLogger("streamguard")
 
 Ended = tuple[str, Failure | None]  # a stream's status, and why it is not `complete`
 
-_HIGH_WATER: Final = 256 * 1024  # bytes that a server may hold which does not make its applications wait
 MAX_BUFFERED: Final = 64 * 1024 * 1024  # bytes of an answer that `http10="buffer"` collects; more is a 502
-
-
-class AsgiSink:
-    """One ASGI response."""
-
-    def __init__(
-        self, scope: Scope, receive: Receive, send: Send, status: int, headers: Iterable[tuple[bytes, bytes]]
-    ) -> None:
-        self._scope = scope
-        self._receive = receive
-        self._send = send
-        self._send_part = part_send(send)
-        self._transport = transport_of(scope, receive, send)
-        self._start = {"type": "http.response.start", "status": status, "headers": list(headers)}
-        if self._transport is not None and not self._transport.waits:
-            self.send = self._send_when_taken  # type: ignore[method-assign]
-
-    @property
-    def reached(self) -> bool:
-        """Whether the transport can be reached: `unsent` and `kill` then work."""
-        return self._transport is not None
-
-    async def start(self) -> None:
-        await self._send(self._start)
-
-    def send(self, data: bytes) -> Awaitable[None]:
-        send = self._send_part  # a call of the attribute itself would be taken for a method's, which is slower
-        return send({"type": "http.response.body", "body": data, "more_body": True})
-
-    async def _send_when_taken(self, data: bytes) -> None:
-        """The same on a server that takes whatever it is given: else it would hold all that a source makes."""
-        pause = 0.005
-        while self._full():
-            await anyio.sleep(pause)
-            pause = min(2 * pause, 0.1)
-        await self._send_part({"type": "http.response.body", "body": data, "more_body": True})
-
-    def _full(self) -> bool:
-        assert self._transport is not None
-        try:
-            return self._transport.unsent() > _HIGH_WATER
-        except Exception:  # another version of the server: who watches the reader says so, once
-            return False
-
-    async def end(self) -> None:
-        await self._send({"type": "http.response.body", "body": b"", "more_body": False})
-
-    async def abort(self) -> None:
-        mark_aborted(self._scope)  # and return: a body without its last message is the abort
-
-    def unsent(self) -> int | None:
-        return self._transport.unsent() if self._transport is not None else None
-
-    def kill(self, *, drop: bool) -> bool:
-        if self._transport is None:
-            if drop:
-                warn_of_kept()
-            return False
-        # Where the reader may still read: not `abort`, which drops what is not sent yet, as the terminal may be.
-        (self._transport.abort if drop else self._transport.close)()
-        return True
-
-    async def gone(self) -> None:
-        # It reads the body: unread, that would turn the close into a reset, which can tear the terminal off.
-        await until_gone(self._receive)
 
 
 class GuardedAnswer:
@@ -241,21 +178,23 @@ class GuardedAnswer:
             self.place.slot.release()
 
     async def _head(self, scope: Scope, receive: Receive, send: Send, facts: RequestFacts) -> None:
-        sink = AsgiSink(scope, receive, send, self.status, self._headers(None, self.options.carrier(terms(facts))))
+        keys = self.options.granted(facts, self.headers)
+        headers = self._headers(None, self.options.carrier(terms(facts)), keys)
+        sink = AsgiSink(scope, receive, send, self.status, headers)
         await sink.start()
         await sink.end()
 
     def _begun(self, scope: Scope, receive: Receive, send: Send, facts: RequestFacts) -> DirectDriver[bytes]:
         """The driver that serves the request, told of the cancels that came before it."""
-        agreed = terms(facts)
+        agreed, keys = terms(facts), self.options.granted(facts, self.headers)
         wire = self.options.carrier(agreed)
         encoder = FramedEncoder(self.options.dialect, negotiated=agreed.negotiated)
-        sink = AsgiSink(scope, receive, send, self.status, self._headers(encoder.zero, wire))
+        sink = AsgiSink(scope, receive, send, self.status, self._headers(encoder.zero, wire, keys))
         if self.options.timing.write is not None and scope:
             say_who_drops(sink.reached)
         driver = DirectDriver(
             self.source,
-            Pipeline(self.options.flush, encoder, CompletionGuard(wire)),
+            compressed(Pipeline(self.options.policy(keys), encoder, CompletionGuard(wire)), sink, self.options, keys),
             sink,
             self.options.timing,
             abort=self.options.abort == "always" or not agreed.negotiated,
@@ -272,8 +211,15 @@ class GuardedAnswer:
         with drain_of(scope).joined(self._driver.shut_down):
             return await self._driver.run()
 
-    def _headers(self, zero: Cursor | None, wire: Wire) -> list[tuple[bytes, bytes]]:
-        own = answer_headers(zero, content_type=wire.content_type, dialect=self.options.dialect.name, wire=wire.name)
+    def _headers(self, zero: Cursor | None, wire: Wire, keys: Granted) -> list[tuple[bytes, bytes]]:
+        own = answer_headers(
+            zero,
+            content_type=wire.content_type,
+            dialect=self.options.dialect.name,
+            wire=wire.name,
+            granted=keys,
+            compresses=self.options.compress is not None,
+        )
         return merged_headers(own, self.headers)
 
     async def _buffered(self, scope: Scope, receive: Receive, send: Send, facts: RequestFacts) -> None:
@@ -283,6 +229,15 @@ class GuardedAnswer:
             return outcome.status, outcome.failure
 
         await answer_whole(stream, scope, send)
+
+
+def compressed(stage: Stage[bytes], sink: AsgiSink, options: AnswerOptions, keys: Granted) -> Stage[bytes]:
+    """`stage` as the connection gets it: itself, or compressed, and then `sink` knows how such a body ends."""
+    if keys.compress is None or options.compress is None:
+        return stage
+    body = options.compress.body()
+    sink.trailer = body.end
+    return CompressedStage(stage, body)
 
 
 async def answer_whole(stream: Callable[[Send], Awaitable[Ended]], scope: Scope, send: Send) -> None:

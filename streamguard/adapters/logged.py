@@ -30,7 +30,7 @@ from streamguard.adapters.shutdown import GOING_AWAY
 from streamguard.app import OWN, Endpoint, StreamGuard
 from streamguard.core.cursor import Cursor, cursor_zero
 from streamguard.core.errors import Failure
-from streamguard.core.exchange import NO_STORE, Refusal, RequestFacts, come_back, problem, terms
+from streamguard.core.exchange import NO_STORE, Granted, Refusal, RequestFacts, come_back, problem, terms
 from streamguard.core.negotiate import parse_key
 from streamguard.log.base import LogUnavailable, StreamExists, StreamInfo
 from streamguard.observe.hooks import Outcome
@@ -275,7 +275,8 @@ class LoggedAnswer:
         name = self.stream.name_of(request)
         endpoint = _endpoint(self.stream, self.options)
         shared = None if endpoint is None else self.guard.resumers.of_request(endpoint, self.stream.resumer_name)
-        own = self._own(shared)
+        keys = self.options.granted(claim.facts)
+        own = self._own(shared, keys)
         if claim.facts.method == "HEAD":
             info = StreamInfo("", self.options.dialect.name, options=own)
             await reading.read(info, cursor_zero(""), self.headers, self.status)
@@ -288,7 +289,7 @@ class LoggedAnswer:
                 self.source,
                 principal=claim.principal,
                 dialect=self.options.dialect,
-                flush=self.options.flush,
+                flush=self.options.policy(keys),
                 timing=self.options.timing,
                 on_disconnect=self.stream.on_disconnect if can_resume else Cancel(),
                 on_end=self.options.on_end,
@@ -321,12 +322,16 @@ class LoggedAnswer:
             run.leave()
         await run.over.wait()
 
-    def _own(self, resumer: str | None) -> dict[str, Any]:
+    def _own(self, resumer: str | None, keys: Granted) -> dict[str, Any]:
         """The settings that go with the stream, whoever serves it."""
         stream, wire = self.stream, self.options.wire
         own: dict[str, Any] = {"exclusive": stream.exclusive, "confidential": stream.confidential}
         if wire is not None:
             own["wire"] = wire.name
+        if self.options.compress is not None:
+            own["compress"] = "gzip"
+        if keys.flush == "token":
+            own["flush"] = "token"
         if resumer is not None:
             own["resumer"] = resumer
         return {OWN: {key: value for key, value in own.items() if value}}

@@ -7,7 +7,7 @@ of an endpoint.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, Final, Literal, TypedDict
 
 import attrs
@@ -15,8 +15,9 @@ from attrs.validators import optional
 
 from streamguard.adapters.admitting import tells_principals
 from streamguard.core.arguments import did_you_mean, instance_of, one_of, require_callable, shown
+from streamguard.core.compress import Gzip, gzip_named
 from streamguard.core.dialect import Dialect, Native, OpenAI, dialect_named
-from streamguard.core.exchange import Terms
+from streamguard.core.exchange import Granted, RequestFacts, Terms, granted
 from streamguard.core.flush import FlushPolicy, Immediate, checked_policy
 from streamguard.core.wire import Plain, Sse, Wire, wire_named
 from streamguard.observe.hooks import OnEnd
@@ -43,6 +44,8 @@ class Options(TypedDict, total=False):
     unsealed: Literal["refuse", "allow"]
     on_end: OnEnd | None
     limits: Limits | Admission | None
+    compress: Literal["gzip"] | Gzip | None
+    token_flush: bool
 
 
 class StreamNames(Options, total=False):
@@ -71,7 +74,8 @@ class AnswerOptions:
     that verifies. `http10`: what an HTTP/1.0 request gets: the stream and one warning a process (`warn`), the whole
     answer at once or a 502 (`buffer`), or 426 (`refuse`). `unsealed`: `allow` serves under a BaseHTTPMiddleware
     without a seal. `on_end`: called once with the Outcome. `limits`: how many streams of these options run at once, and
-    who may wait; an Admission is shared by all that it is given to.
+    who may wait; an Admission is shared by all that it is given to. `compress`: how an answer is compressed whose
+    reader asks for that. `token_flush`: whether a reader may have one frame a token, whatever `flush` says.
     """
 
     flush: FlushPolicy = attrs.field(factory=Immediate, converter=checked_policy)
@@ -88,6 +92,8 @@ class AnswerOptions:
     unsealed: Literal["refuse", "allow"] = attrs.field(default="refuse", validator=one_of("refuse", "allow"))
     on_end: OnEnd | None = attrs.field(default=None, validator=_hook)
     limits: Admission | None = attrs.field(default=None, converter=admission_of, validator=tells_principals)
+    compress: Gzip | None = attrs.field(default=None, converter=attrs.converters.optional(gzip_named))
+    token_flush: bool = attrs.field(default=False, validator=instance_of(bool, "token_flush=True"))
 
     def __attrs_post_init__(self) -> None:
         if (self.dialect.name == "text") != (self.carrier(None).name == "plain"):
@@ -114,6 +120,18 @@ class AnswerOptions:
         if isinstance(wire, Sse) and answer_terms is not None and answer_terms.ids == "id":
             wire = attrs.evolve(wire, ids="id")
         return wire
+
+
+    def granted(self, facts: RequestFacts, headers: Iterable[tuple[str, str]] = ()) -> Granted:
+        """What a request is granted of the keys that it asks for. `headers` are those that the application gave: a body
+        that it names a coding of is in no other."""
+        coded = any(name.lower() == "content-encoding" for name, _ in headers)
+        token = self.token_flush or isinstance(self.flush, Immediate)
+        return granted(facts, token=token, gzip=self.compress is not None and not coded)
+
+    def policy(self, keys: Granted) -> FlushPolicy:
+        """The flush policy of a stream whose reader was granted `keys`."""
+        return Immediate() if keys.flush == "token" else self.flush
 
 
 _DEFAULTS: Final = AnswerOptions()
@@ -202,13 +220,14 @@ _ELSEWHERE: Final[dict[str, str]] = {
         )
         for field in attrs.fields(kind)
     },
+    "gzip": "compress='gzip'",
     "timeout": "timing=Timing(stall=…)",
 }
 
 
 def no_endpoint(given: object, decorator: str = "@guarded") -> str:
     """What to say of what stands where an endpoint belongs: an option, perhaps, which has a name."""
-    for option in ("dialect", "wire", "flush", "timing", "buffer", "limits"):
+    for option in ("dialect", "wire", "flush", "timing", "buffer", "limits", "compress"):
         try:
             AnswerOptions.of(None, {option: given})  # type: ignore[misc]
         except (TypeError, ValueError):

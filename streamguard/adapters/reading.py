@@ -15,17 +15,20 @@ from urllib.parse import quote
 
 import attrs
 
-from streamguard.adapters.asgi import AsgiSink, Ended, answer_whole, merged_headers, refuse, request_facts
+from streamguard.adapters.asgi import Ended, answer_whole, compressed, merged_headers, refuse, request_facts
+from streamguard.adapters.asgi_sink import AsgiSink
 from streamguard.adapters.first import look_at_first
 from streamguard.adapters.options import AnswerOptions
 from streamguard.adapters.seal import Receive, Scope, Send
 from streamguard.adapters.shutdown import GOING_AWAY, learn
 from streamguard.adapters.transport import say_who_drops
 from streamguard.app import StreamGuard, own_options
+from streamguard.core.compress import Gzip
 from streamguard.core.cursor import Cursor, cursor_zero
 from streamguard.core.dialect import dialect_named
 from streamguard.core.errors import Failure, SourceFailed, failure_from
 from streamguard.core.exchange import (
+    Granted,
     Refusal,
     RequestFacts,
     Terms,
@@ -49,11 +52,13 @@ from streamguard.log.base import (
     StreamInfo,
     StreamState,
 )
+from streamguard.observe.hooks import Outcome
 from streamguard.runtime.direct import DirectDriver
 from streamguard.runtime.reader import Page, ReplayStage
 from streamguard.runtime.readers import Busy, Reader
 from streamguard.runtime.rotation import rotation
 from streamguard.runtime.runs import Run
+from streamguard.runtime.sink import Stage
 from streamguard.runtime.source import TokenSource
 from streamguard.runtime.takeover import said
 
@@ -152,7 +157,8 @@ class Reading:
         """Stream the frames behind `cursor`, to the end of the stream or of this connection. `run` is given by whoever
         started the stream: a failure before the first item is then raised, where it can still become a status."""
         if self.facts.method == "HEAD":
-            await self.refuse(Refusal(status, [*self._headers(info, None, None, []), *headers]))
+            keys = self._granted(info, headers)
+            await self.refuse(Refusal(status, [*self._headers(info, None, None, [], keys), *headers]))
             return
 
         async def stream(hold: Send) -> Ended:
@@ -199,8 +205,8 @@ class Reading:
 
         client = self.facts.headers.get("streamguard-client")
         reader = Reader(cursor._replace(status=None), lambda: stage.cursor, replace, client)
-        exclusive = bool(own_options(info).get("exclusive"))
-        fields = merged_headers(self._headers(info, cursor_zero(cursor.sid), reader.name, [_EXPOSED]), headers)
+        keys = self._granted(info, headers)
+        fields = merged_headers(self._headers(info, cursor_zero(cursor.sid), reader.name, [_EXPOSED], keys), headers)
         sink = _Sink(scope, self.receive, send, status, fields)
         # Who verifies knows a cancel from a completion, and its own principal asked for it.
         sink.clean = lambda: agreed.negotiated and stage.status == "cancelled"
@@ -208,23 +214,33 @@ class Reading:
             say_who_drops(sink.reached)
         run = self.guard.runs.get(cursor.sid)
         leave = self._rotation(stage, run, agreed) if scope else None
-        driver = self._driver(cursor, stage, sink, started, agreed, leave)
+        pages = self.guard.pages(cursor, rows=True, leave=leave)
+        if started is not None and self.options.timing.peek:  # else the headers have left before the first page
+            pages = _peeked(pages, started, sink)
+        outgoing = compressed(stage, sink, self._compressing(info), keys)
+        driver = self._driver(pages, outgoing, sink, started, agreed)
+        outcome = await self._served(driver, reader, run, exclusive=bool(own_options(info).get("exclusive")))
+        if outcome.status == "shutdown" and not sink.started:
+            return UNBEGUN, None
+        return stage.status or "cut", stage.ending.failure
+
+    async def _served(
+        self, driver: DirectDriver[bytes], reader: Reader, run: Run | None, *, exclusive: bool
+    ) -> Outcome:
+        """Run the driver as one of the stream's readers. Raises Busy."""
         # After whatever may raise: nobody would take out again who joined before it.
         self.guard.readers.join(reader, limit=self.guard.max_readers, exclusive=exclusive)
         if run is not None:
             run.join()
         try:
             with self.guard.draining.joined(driver.shut_down):
-                outcome = await driver.run()
+                return await driver.run()
         finally:
             try:
                 if run is not None:
                     run.leave()
             finally:
                 self.guard.readers.leave(reader)
-        if outcome.status == "shutdown" and not sink.started:
-            return UNBEGUN, None
-        return stage.status or "cut", stage.ending.failure
 
     def _rotation(self, stage: ReplayStage, run: Run | None, agreed: Terms) -> Callable[[], bool] | None:
         """What ends this connection for its age: only where the reader of one that just ends comes back by itself."""
@@ -242,17 +258,8 @@ class Reading:
         return lambda: stage.items > 0 and leave()
 
     def _driver(
-        self,
-        cursor: Cursor,
-        stage: ReplayStage,
-        sink: _Sink,
-        started: Run | None,
-        agreed: Terms,
-        leave: Callable[[], bool] | None,
+        self, pages: AsyncGenerator[Page, None], stage: Stage[bytes], sink: _Sink, started: Run | None, agreed: Terms
     ) -> DirectDriver[bytes]:
-        pages = self.guard.pages(cursor, rows=True, leave=leave)
-        if started is not None and self.options.timing.peek:  # else the headers have left before the first page
-            pages = _peeked(pages, started, sink)
         return DirectDriver(
             TokenSource(pages),  # type: ignore[arg-type]
             stage,
@@ -270,7 +277,7 @@ class Reading:
         look_at_first(said(self.options.dialect.reader(), first.name, first.data))
 
     def _headers(
-        self, info: StreamInfo, zero: Cursor | None, reader: str | None, more: list[tuple[str, str]]
+        self, info: StreamInfo, zero: Cursor | None, reader: str | None, more: list[tuple[str, str]], keys: Granted
     ) -> list[tuple[str, str]]:
         wire = self._carrier(info, terms(self.facts))
         fields = answer_headers(
@@ -280,11 +287,28 @@ class Reading:
             wire=wire.name,
             resume=self._address,
             reader=reader,
+            granted=keys,
+            compresses=self._compressing(info).compress is not None,
         )
         if own_options(info).get("confidential"):
             # What compresses answers leaves one alone that names a coding already.
             fields.append(("content-encoding", "identity"))
         return [*fields, *more]
+
+    def _compressing(self, info: StreamInfo) -> AnswerOptions:
+        """The options, with the compression that the stream's own endpoint has where this one has none. A confidential
+        stream has none at all: the length of what is compressed tells of what else is in it."""
+        own, options = own_options(info), self.options
+        if own.get("confidential"):
+            return attrs.evolve(options, compress=None)
+        return attrs.evolve(options, compress=Gzip()) if options.compress is None and "compress" in own else options
+
+    def _granted(self, info: StreamInfo, headers: Iterable[tuple[str, str]]) -> Granted:
+        """What this reader is granted; how text is flushed was settled by the request that started the stream."""
+        keys = self._compressing(info).granted(self.facts, headers)
+        if keys.flush is None:
+            return keys
+        return attrs.evolve(keys, flush="token" if own_options(info).get("flush") == "token" else "chunk")
 
     @property
     def _address(self) -> str | None:

@@ -26,6 +26,7 @@ from streamguard.client.request import (
     why_not_follow,
 )
 from streamguard.client.resume import Attempt
+from streamguard.core.compress import accepts_gzip
 from streamguard.core.errors import ConnectLimitExceeded
 
 __all__ = ["CUT", "Exchange"]
@@ -68,9 +69,12 @@ class Exchange:
         headers = httpx.Headers(fields.pop("headers", None))
         # A cookie that stands in a header is the caller's, and no jar's.
         self._own_cookie = "cookie" in headers or "cookie" in client.headers
+        ours = "streamguard" not in headers
         for name, value in REQUEST_HEADERS:
             if name not in headers and client.headers.get(name) in (None, _defaults().get(name)):
                 headers[name] = value
+        if ours and "streamguard" in headers and accepts_gzip(_asked(client, headers)):
+            headers["Streamguard"] = "v=1, compress=gzip"  # who asks for it by name is asked for it twice by the server
         self.request = client.build_request(method, url, headers=headers, **fields)
         vet_place(self.request.headers.get("last-event-id", ""), self.request.url.params.get_list("after"))
         self._answered = self.request  # the one whose answer is the stream
@@ -149,6 +153,12 @@ class Exchange:
         self.head = HeadLimit(self.state.limits, self._extensions.get("trace"))
         trace = self.head.atrace if isinstance(self._client, httpx.AsyncClient) else self.head.trace
         self.request.extensions = {**self._extensions, "timeout": self.head.timeouts, "trace": trace}
+
+
+def _asked(client: httpx.Client | httpx.AsyncClient, headers: httpx.Headers) -> str:
+    """The codings that a request asks for: by its own headers, else by its client's."""
+    asked: str = headers.get("accept-encoding") or client.headers.get("accept-encoding", "")
+    return asked
 
 
 def _of(response: httpx.Response) -> tuple[str | None, str]:

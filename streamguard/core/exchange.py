@@ -12,11 +12,12 @@ status is one whose stream is gone.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Final, Literal
+from typing import Any, Final, Literal
 from urllib.parse import parse_qs
 
 import attrs
 
+from streamguard.core.compress import accepts_gzip
 from streamguard.core.cursor import Cursor, looks_like_cursor
 from streamguard.core.dialect.base import summary
 from streamguard.core.errors import Failure
@@ -26,6 +27,7 @@ from streamguard.core.negotiate import Answer, Request, parse_request, write_ans
 
 __all__ = [
     "NO_STORE",
+    "Granted",
     "Refusal",
     "RequestFacts",
     "Terms",
@@ -33,6 +35,7 @@ __all__ = [
     "cannot_resume",
     "come_back",
     "early_failure",
+    "granted",
     "http10_refusal",
     "nothing_more",
     "problem",
@@ -79,6 +82,22 @@ class Terms:
 
 
 @attrs.frozen
+class Granted:
+    """What is granted of the keys that a reader asked for. None: it did not ask, or may not have it.
+
+    `flush` is `token` (a frame a token) or `chunk` (the owner's policy), `compress` is `gzip`. `credit` is False for
+    whoever asked: nothing counts it here.
+    """
+
+    flush: Literal["token", "chunk"] | None = None
+    compress: Literal["gzip"] | None = None
+    credit: Literal[False] | None = None
+
+
+NOTHING: Final = Granted()
+
+
+@attrs.frozen
 class Refusal:
     """An answer that is no stream. `abort`: its body must not end cleanly."""
 
@@ -95,6 +114,23 @@ def terms(facts: RequestFacts) -> Terms:
     return Terms(request, "id" if in_id else "comment")
 
 
+def granted(facts: RequestFacts, *, token: bool, gzip: bool) -> Granted:
+    """What of that which the request asks for its stream grants.
+
+    `token` and `gzip` are what the owner allows: frames of single tokens, and a compressed answer, which the reader
+    must ask for twice: by the key, and in `Accept-Encoding`, which says that what reads it can take it apart. A word
+    that is not known is as if it were not there.
+    """
+    request = terms(facts).request
+    if request is None:
+        return NOTHING
+    flush: Literal["token", "chunk"] | None = None
+    if request.flush in ("token", "chunk"):
+        flush = "token" if token and request.flush == "token" else "chunk"
+    compressed = gzip and request.compress == "gzip" and accepts_gzip(facts.headers.get("accept-encoding", ""))
+    return Granted(flush, "gzip" if compressed else None, None if request.credit is None else False)
+
+
 def answer_headers(
     zero: Cursor | None,
     *,
@@ -103,9 +139,11 @@ def answer_headers(
     wire: str,
     resume: str | None = None,
     reader: str | None = None,
+    granted: Granted = NOTHING,
+    compresses: bool = False,
 ) -> list[tuple[str, str]]:
     """The headers of a stream; `zero` is None in the answer to HEAD, which makes no stream to name. `resume` and
-    `reader` are as in `Answer`.
+    `reader` are as in `Answer`; `compresses` says whether other requests get a compressed answer here.
 
     None of `Connection`, `Transfer-Encoding`, `Content-Length`: they are the server's.
     """
@@ -115,10 +153,14 @@ def answer_headers(
         ("x-accel-buffering", "no"),
         ("incremental", "?1"),
         ("x-content-type-options", "nosniff"),
-        ("vary", "Origin, Streamguard, Last-Event-ID"),
+        ("vary", "Origin, Streamguard, Last-Event-ID" + (", Accept-Encoding" if compresses else "")),
     ]
+    if granted.compress is not None:
+        headers.append(("content-encoding", granted.compress))
     if zero is not None:
-        headers.append(("streamguard", write_answer(Answer(zero, dialect, wire, resume=resume, reader=reader))))
+        keys: dict[str, Any] = attrs.asdict(granted)
+        answer = Answer(zero, dialect, wire, resume=resume, reader=reader, **keys)
+        headers.append(("streamguard", write_answer(answer)))
     return headers
 
 

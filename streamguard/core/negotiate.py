@@ -13,7 +13,7 @@ keys are passed over, so that later versions may add some; parameters too.
 from __future__ import annotations
 
 import re
-from typing import Final
+from typing import Final, Literal
 from urllib.parse import parse_qs
 
 import attrs
@@ -72,8 +72,9 @@ class Request:
 class Answer:
     """What a stream promises: its name (cursor zero), its dialect and its carrier, by name.
 
-    `flush` and `compress` are what was granted of that which the reader asked for. `resume` is the address to come
-    back to (None: nowhere), `reader` this connection's name for what the reader tells the server.
+    `flush` and `compress` are what was granted of that which the reader asked for; `credit` is what it may be sent at
+    first, in frames and bytes, or False where it asked and nothing counts. `resume` is the address to come back to
+    (None: nowhere), `reader` this connection's name for what the reader tells the server.
     """
 
     cursor: Cursor
@@ -84,6 +85,7 @@ class Answer:
     resume: str | None = None
     reader: str | None = None
     v: int = VERSION
+    credit: tuple[int, int] | Literal[False] | None = None
 
 
 class _Malformed(ValueError):
@@ -104,13 +106,12 @@ def parse_request(header: str | None, query: str | None = None) -> Request | Non
     if members is None:
         return None
     try:
-        credit = _match(_PAIR, members.get("credit"))
         return Request(
             v=_version(members),
             flush=_word(members, "flush"),
             compress=_word(members, "compress"),
             resume=_flag(members, "resume"),
-            credit=(int(credit[1]), int(credit[2])) if credit else None,
+            credit=_pair(members, "credit"),
         )
     except _Malformed:
         return None
@@ -154,6 +155,7 @@ def parse_answer(header: str | None) -> Answer | None:
             compress=_word(members, "compress"),
             resume=_text(members, "resume"),
             reader=_text(members, "reader"),
+            credit=_granted_credit(members),
         )
     except (_Malformed, CursorError):
         return None
@@ -176,6 +178,8 @@ def write_answer(answer: Answer) -> str:
         if not _QUOTED.fullmatch(quoted):
             raise FieldRefused(key, "holds what is not printable ASCII")
         parts.append(f"{key}={quoted}")
+    if answer.credit is not None:
+        parts.append("credit=({} {})".format(*answer.credit) if answer.credit else "credit=?0")
     return ", ".join(parts)
 
 
@@ -219,6 +223,15 @@ def _word(members: dict[str, str], key: str) -> str | None:
 def _flag(members: dict[str, str], key: str) -> bool:
     match = _match(_FLAG, members.get(key))
     return match is not None and match[0] == "?1"
+
+
+def _pair(members: dict[str, str], key: str) -> tuple[int, int] | None:
+    match = _match(_PAIR, members.get(key))
+    return (int(match[1]), int(match[2])) if match else None
+
+
+def _granted_credit(members: dict[str, str]) -> tuple[int, int] | Literal[False] | None:
+    return False if members.get("credit") == "?0" else _pair(members, "credit")
 
 
 def _text(members: dict[str, str], key: str) -> str | None:

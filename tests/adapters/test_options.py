@@ -12,13 +12,14 @@ from streamguard.adapters.fastapi import guarded as guarded_fastapi
 from streamguard.adapters.options import AnswerOptions
 from streamguard.adapters.starlette import GuardedResponse
 from streamguard.adapters.starlette import guarded as guarded_starlette
+from streamguard.core.compress import Gzip
 from streamguard.core.dialect import OpenAI
 from streamguard.core.flush import EveryTokens
 from streamguard.core.wire import Sse
 from streamguard.runtime.timing import Timing
 from tests.adapters.asgi_apps import tokens
 
-KNOWN = "known: flush, dialect, wire, timing, buffer, abort, http10, unsealed, on_end, limits"
+KNOWN = "known: flush, dialect, wire, timing, buffer, abort, http10, unsealed, on_end, limits, compress, token_flush"
 DIALECTS = "'native', 'openai', 'raw', 'text', or an instance such as OpenAI(model='m')"
 WIRES = "'sse', 'ndjson', 'binary', 'plain', or an instance such as Sse()"
 
@@ -40,6 +41,9 @@ MISTAKES: list[tuple[dict[str, Any], str]] = [
     ({"model": "m"}, f"unknown option 'model': write dialect=OpenAI(model=…); {KNOWN}"),
     ({"heartbeat": 15}, f"unknown option 'heartbeat': write timing=Timing(heartbeat=…); {KNOWN}"),
     ({"ids": "id"}, f"unknown option 'ids': write wire=Sse(ids=…); {KNOWN}"),
+    ({"gzip": True}, f"unknown option 'gzip': write compress='gzip'; {KNOWN}"),
+    ({"compress": True}, "compress is 'gzip', or an instance such as Gzip(level=1), not True"),
+    ({"token_flush": 1}, "token_flush is a bool, for example token_flush=True, not 1"),
     ({"timing": 5}, "timing is a Timing, for example Timing(stall=60), not 5"),
     ({"buffer": 5}, "buffer is a Buffer, for example Buffer(max_items=100), not 5"),
     ({"on_end": 5}, "on_end is a function, not 5"),
@@ -61,7 +65,7 @@ def test_a_mistake_is_refused_when_decorating(guarded: Any, options: dict[str, A
 @pytest.mark.parametrize(
     ("given", "option"),
     [("openai", "dialect='openai'"), ("ndjson", "wire='ndjson'"), (OpenAI(model="m", id="i", created=1), "dialect=O"),
-     (Timing(stall=5), "timing=Timing("), (EveryTokens(8), "flush=EveryTokens(")],
+     (Gzip(level=1), "compress=Gzip("), (Timing(stall=5), "timing=Timing("), (EveryTokens(8), "flush=EveryTokens(")],
 )  # fmt: skip
 def test_an_option_without_its_name_is_told_the_name(guarded: Any, given: Any, option: str) -> None:
     with pytest.raises(TypeError) as caught:

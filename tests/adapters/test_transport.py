@@ -11,7 +11,8 @@ from typing import Any
 import anyio
 import pytest
 
-from streamguard.adapters.asgi import AsgiSink, GuardedAnswer, SealMiddleware
+from streamguard.adapters.asgi import GuardedAnswer, SealMiddleware
+from streamguard.adapters.asgi_sink import AsgiSink
 from streamguard.adapters.transport import Transport, keep_transport, say_who_drops, transport_of, warn_of_kept
 from streamguard.observe.hooks import Outcome
 from streamguard.runtime.timing import Timing

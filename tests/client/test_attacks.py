@@ -148,7 +148,15 @@ def test_a_request_asks_for_no_compression_unless_its_caller_does(mode: str) -> 
     with Server(whole) as server:
         read(mode, server.url)
         read(mode, server.url, headers={"Accept-Encoding": "gzip"})
-        assert [request.headers["accept-encoding"] for request in server.requests] == ["identity", "gzip"]
+        read(mode, server.url, headers={"Accept-Encoding": "gzip", "Streamguard": "v=1, flush=token"})
+        read(mode, server.url, headers={"Accept-Encoding": "br, gzip;q=0"})
+        asked = [(request.headers["accept-encoding"], request.headers["streamguard"]) for request in server.requests]
+    assert asked == [
+        ("identity", "v=1"),
+        ("gzip", "v=1, compress=gzip"),  # a server of ours asks for both
+        ("gzip", "v=1, flush=token"),  # the caller's own
+        ("br, gzip;q=0", "v=1"),
+    ]
 
 
 def test_a_compression_that_the_client_asks_for_stays() -> None:
@@ -156,6 +164,7 @@ def test_a_compression_that_the_client_asks_for_stays() -> None:
         with stream_sync("GET", server.url, client=client) as got:
             got.read()
         assert server.requests[0].headers["accept-encoding"] == "gzip;q=0.5"
+        assert server.requests[0].headers["streamguard"] == "v=1, compress=gzip"
 
 
 @each_mode

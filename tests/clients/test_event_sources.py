@@ -100,6 +100,25 @@ def test_a_stream_cut_at_random_bytes_comes_whole(read: Read, end: End) -> None:
     assert site.source.starts == 1
 
 
+def test_a_compressed_stream_that_is_cut_comes_whole(read: Read) -> None:
+    """Though requests-sse drops what it has of a chunk that was cut, and begins again behind the one before."""
+    site = Site(*WORDS, compress="gzip")
+    front = Front(site.app)
+    plan = Plan(after=HEAD, stall_at=600, stall=0.1, cut_at=602)
+    with serving(front) as server:
+        seen, proxy = through(
+            server.port,
+            lambda index: plan if index == 0 else Plan(),
+            lambda url: read(f"{url}/tokens?sg=v%3D1%2Ccompress%3Dgzip%2Ckey%3Dk", server.port),
+        )
+    assert is_whole(seen)
+    assert [passage.ended for passage in proxy.history][:1] == ["cut"]
+    again = front.asked[1].cursor
+    assert again is not None
+    assert again.seq < 60
+    assert site.source.starts == 1
+
+
 def test_a_stream_cut_at_each_byte_of_a_frame_comes_whole(read: Read) -> None:
     """The key is for requests-sse: it drops what it has of a chunk that was cut, and with that the cursor."""
     site = Site("aé ", "b ", "c")

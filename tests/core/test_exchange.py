@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import attrs
 import pytest
@@ -11,11 +12,13 @@ from streamguard.core.cursor import Cursor, cursor_zero
 from streamguard.core.errors import Failure
 from streamguard.core.exchange import (
     NO_STORE,
+    Granted,
     Refusal,
     RequestFacts,
     answer_headers,
     come_back,
     early_failure,
+    granted,
     http10_refusal,
     problem,
     refusal,
@@ -186,6 +189,44 @@ def test_the_headers_of_a_stream() -> None:
         "vary": "Origin, Streamguard, Last-Event-ID",
     }
     assert parse_answer(promise) == Answer(ZERO, "native", "sse")
+
+
+def test_the_headers_of_a_compressed_stream_say_so_twice() -> None:
+    keys = Granted(flush="token", compress="gzip", credit=False)
+    kind: dict[str, Any] = {"content_type": "text/event-stream", "dialect": "native", "wire": "sse"}
+    headers = dict(answer_headers(ZERO, granted=keys, compresses=True, **kind))
+    assert headers["content-encoding"] == "gzip"
+    assert headers["vary"] == "Origin, Streamguard, Last-Event-ID, Accept-Encoding"
+    expected = Answer(ZERO, "native", "sse", flush="token", compress="gzip", credit=False)
+    assert parse_answer(headers["streamguard"]) == expected
+    others = dict(answer_headers(ZERO, compresses=True, **kind))
+    assert ("content-encoding" in others, others["vary"]) == (False, headers["vary"])
+
+
+@pytest.mark.parametrize(
+    ("asked", "token", "gzip", "keys"),
+    [
+        (facts(), True, True, Granted()),
+        (facts(accept_encoding="gzip"), True, True, Granted()),
+        (facts(streamguard="v=1"), True, True, Granted()),
+        (facts(streamguard="v=2, flush=token, credit=(1 2)"), True, True, Granted()),
+        (facts(streamguard="v=1, flush=token"), True, True, Granted(flush="token")),
+        (facts(streamguard="v=1, flush=token"), False, True, Granted(flush="chunk")),
+        (facts(streamguard="v=1, flush=chunk"), True, True, Granted(flush="chunk")),
+        (facts(streamguard="v=1, flush=word"), True, True, Granted()),
+        (facts(streamguard="v=1, credit=(64 65536)"), True, True, Granted(credit=False)),
+        (facts(streamguard="v=1, compress=gzip"), True, True, Granted()),
+        (facts(streamguard="v=1, compress=gzip", accept_encoding="gzip"), True, True, Granted(compress="gzip")),
+        (facts(streamguard="v=1, compress=gzip", accept_encoding="gzip"), True, False, Granted()),
+        (facts(streamguard="v=1, compress=br", accept_encoding="gzip, br"), True, True, Granted()),
+        (facts(streamguard="v=1, compress=gzip", accept_encoding="br, gzip;q=0"), True, True, Granted()),
+        (facts(query="sg=v=1,compress=gzip,flush=token", accept_encoding="gzip"), True, True, Granted("token", "gzip")),
+    ],
+)
+def test_a_reader_is_granted_what_it_asks_for_and_may_have(
+    asked: RequestFacts, token: bool, gzip: bool, keys: Granted
+) -> None:
+    assert granted(asked, token=token, gzip=gzip) == keys
 
 
 def test_head_names_no_stream() -> None:

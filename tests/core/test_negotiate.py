@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from datetime import datetime
 from decimal import Decimal
+from typing import Any
 from urllib.parse import quote
 
 import http_sfv
@@ -144,6 +145,7 @@ answers = st.builds(
     tokens,
     st.none() | tokens,
     st.none() | tokens,
+    credit=st.none() | st.just(False) | st.tuples(st.integers(0, 10**15 - 1), st.integers(0, 10**15 - 1)),
 )
 
 
@@ -159,7 +161,23 @@ def test_an_answer_reads_as_it_was_written(answer: Answer) -> None:
 
 def test_an_answer_may_have_keys_of_later_versions_and_escapes() -> None:
     escaped = f'v=1, cursor="{ZERO}", dialect=native, wire=sse, reader="AAAAAAAAAAA", resume="/a\\"b", credit=?0'
-    assert parse_answer(escaped) == Answer(ZERO, "native", "sse", resume='/a"b', reader="AAAAAAAAAAA")
+    assert parse_answer(escaped) == Answer(ZERO, "native", "sse", resume='/a"b', reader="AAAAAAAAAAA", credit=False)
+    later = f'v=1, cursor="{ZERO}", dialect=native, wire=sse, later=(1 "x")'
+    assert parse_answer(later) == Answer(ZERO, "native", "sse")
+
+
+@pytest.mark.parametrize(
+    ("credit", "field"), [(None, ""), (False, ", credit=?0"), ((64, 65536), ", credit=(64 65536)")]
+)
+def test_credit_is_granted_in_frames_and_bytes_or_refused_to_who_asked(credit: Any, field: str) -> None:
+    answer = Answer(ZERO, "native", "sse", credit=credit)
+    assert write_answer(answer) == write_answer(Answer(ZERO, "native", "sse")) + field
+    assert parse_answer(write_answer(answer)) == answer
+
+
+@pytest.mark.parametrize("credit", ["?1", "64", "(64)", "(1 2 3)", "(-1 2)", "token"])
+def test_credit_of_another_type_voids_the_answer(credit: str) -> None:
+    assert parse_answer(f'v=1, cursor="{ZERO}", dialect=native, wire=sse, credit={credit}') is None
 
 
 @pytest.mark.parametrize("address", ["/streams", '/a"b', "/a\\b", "https://other.example/s?x=1"])

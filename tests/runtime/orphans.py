@@ -26,11 +26,13 @@ async def died(
     negotiated: bool = False,
     resumer: str = "r",
     name: str | None = None,
+    **own: str,
 ) -> Lease:
-    """A stream, SID, whose process made these items, and died; its lease ends TTL from now."""
+    """A stream, SID, whose process made these items, and died; its lease ends TTL from now. `own` are more of the
+    library's own options."""
     encoder = FramedEncoder(dialect, sid=SID, negotiated=negotiated)
     fixed = {"dialect": encoder.dialect.settings(), "negotiated": negotiated}
-    options = {OWN: {"resumer": resumer}, FIXED: fixed}
+    options = {OWN: {"resumer": resumer, **own}, FIXED: fixed}
     info = StreamInfo(SID, dialect_named(dialect).name, principal="", name=name, options=options)
     lease = await log.create(info, TTL)
     stage = LoggedStage(Immediate(), encoder)

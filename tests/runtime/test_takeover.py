@@ -591,6 +591,22 @@ async def test_whoever_read_a_run_that_lost_its_lease_counts_for_the_one_that_to
     assert (len(frames), frames[-1].status) == (42, "complete")
 
 
+@anyio_test
+@pytest.mark.parametrize(("own", "texts"), [({}, ["ab", "c"]), ({"flush": "token"}, ["a", "b", "c"])])
+async def test_a_stream_that_was_taken_over_is_flushed_as_its_first_request_was_granted(
+    own: dict[str, str], texts: list[str]
+) -> None:
+    log = Store()
+    await MemoryLog.release(log, await died(log, "first ", **own))
+    guard = guard_of(log)
+    two = EveryTokens(2, first="policy")
+    guard.resumers["r"] = Endpoint(
+        lambda found: Continue(Script("a", "b", "c")), dialect_named("native"), two, Timing(), None
+    )
+    await read(guard)
+    assert (await text_in(log))[0][1:] == [f'"{text}"' for text in texts]
+
+
 # ---- a log in trouble ---------------------------------------------------------------------------
 
 
