@@ -22,6 +22,7 @@ from starlette.routing import Route
 
 from streamguard import CheckpointEvery, Orphan, Replay, anyone_with_the_id
 from streamguard.adapters.starlette import StreamGuard
+from streamguard.log.base import StreamLog
 from streamguard.log.sqlite import SQLiteLog
 
 SYLLABLES = ("ba", "de", "ki", "lo", "mu", "na", "re", "sho", "ti", "vu")
@@ -59,8 +60,8 @@ def resume(orphan: Orphan) -> Replay:
     return Replay(told(Model(int(orphan.info.name or 0), state=orphan.checkpoint)), from_checkpoint=True)
 
 
-def make_app(path: str, ttl: float = 15.0) -> Starlette:
-    guard = StreamGuard(SQLiteLog(path), authorize=anyone_with_the_id, ttl=ttl)
+def make_app(log: StreamLog, ttl: float = 15.0) -> Starlette:
+    guard = StreamGuard(log, authorize=anyone_with_the_id, ttl=ttl)
 
     @guard.stream(name=lambda request: str(request.path_params["story"]), resumer=resume)
     async def story(request: Request) -> Any:
@@ -72,4 +73,4 @@ def make_app(path: str, ttl: float = 15.0) -> Starlette:
     return app
 
 
-app = make_app(os.environ.get("STREAMS", "streams.db"))
+app = make_app(SQLiteLog(os.environ.get("STREAMS", "streams.db")))  # or RedisLog("redis://…"), on several machines

@@ -16,17 +16,16 @@ import inspect
 import logging
 import math
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
-from contextlib import aclosing
 from typing import Any, Final, Literal
 
 import anyio
 import attrs
 
+from streamguard.core.arguments import number, whole_number
 from streamguard.core.cursor import Cursor, new_sid
 from streamguard.core.dialect import Dialect, dialect_named
 from streamguard.core.errors import Failure
 from streamguard.core.flush import FlushPolicy, Immediate
-from streamguard.core.frame import Frame
 from streamguard.core.framing import FramedEncoder
 from streamguard.log import base
 from streamguard.log.base import (
@@ -34,6 +33,7 @@ from streamguard.log.base import (
     LeaseHeld,
     LogError,
     LogUnavailable,
+    StreamExists,
     StreamInfo,
     StreamLog,
     StreamSealed,
@@ -41,12 +41,14 @@ from streamguard.log.base import (
     UnknownStream,
 )
 from streamguard.observe.hooks import OnEnd
+from streamguard.runtime.configured import ANYONE, a_log, a_policy, an_authorize, principal_of
 from streamguard.runtime.producer import Producer, let_go
-from streamguard.runtime.reader import stored
+from streamguard.runtime.reader import Page, stored
 from streamguard.runtime.readers import Readers
+from streamguard.runtime.resumers import Endpoint, Resumers
 from streamguard.runtime.runs import SIGN, Detach, OnDisconnect, Run, Runs
 from streamguard.runtime.source import TokenSource
-from streamguard.runtime.takeover import Resumer, orphan, taken_up
+from streamguard.runtime.takeover import orphan, taken_up
 from streamguard.runtime.timing import DEFAULT_TIMING, Timing
 
 __all__ = ["OWN", "Action", "Authorize", "Endpoint", "StreamGuard", "anyone_with_the_id", "own_options"]
@@ -65,19 +67,7 @@ _SWEEP: Final = 30.0  # seconds between two looks at what the log may forget
 
 def anyone_with_the_id(request: Any, action: Action) -> str:
     """The open form of `authorize`: whoever knows a stream's id, 128 random bits, may read and cancel it."""
-    return ""
-
-
-@attrs.frozen
-class Endpoint:
-    """What goes on with the streams of one endpoint after their process died, and how they are made."""
-
-    resumer: Resumer
-    dialect: Dialect
-    flush: FlushPolicy
-    timing: Timing
-    on_end: OnEnd | None
-    on_disconnect: OnDisconnect | None = None  # the guard's, by default
+    return ANYONE
 
 
 @attrs.define(eq=False)
@@ -88,27 +78,30 @@ class StreamGuard:
     `on_disconnect` is what a reader's leaving does to the generation, for streams that can be resumed. `ttl` is how
     long, in seconds, a process may be silent before its streams are taken for lost. `max_readers` is how many may read
     one stream at once here; the newest wins. `patience` is how long the log may be in trouble before a stream fails.
-    `max_takeovers` is how often one stream may be gone on with after its process died.
+    `max_takeovers` is how often one stream may be gone on with after its process died. Raises TypeError for what is
+    of another kind, ValueError for a number out of range.
     """
 
-    log: StreamLog
-    authorize: Authorize = attrs.field(kw_only=True)
-    on_disconnect: OnDisconnect = attrs.field(kw_only=True, factory=Detach)
-    ttl: float = attrs.field(kw_only=True, default=15.0, validator=attrs.validators.gt(0.0))
-    max_readers: int = attrs.field(kw_only=True, default=8, validator=attrs.validators.ge(1))
-    patience: float = attrs.field(kw_only=True, default=5.0, validator=attrs.validators.ge(0.0))
+    log: StreamLog = attrs.field(validator=a_log)
+    authorize: Authorize = attrs.field(kw_only=True, validator=an_authorize)
+    on_disconnect: OnDisconnect = attrs.field(kw_only=True, factory=Detach, validator=a_policy)
+    ttl: float = attrs.field(kw_only=True, default=15.0, validator=number(above=0))
+    max_readers: int = attrs.field(kw_only=True, default=8, validator=whole_number)
+    patience: float = attrs.field(kw_only=True, default=5.0, validator=number(least=0))
     path: str | None = attrs.field(init=False, default=None)  # where `install` put the endpoints
+    told: bool = attrs.field(init=False, default=False)  # in the log, that it did not
     runs: Runs = attrs.field(init=False, factory=Runs)
     readers: Readers = attrs.field(init=False, factory=Readers)
-    max_takeovers: int = attrs.field(kw_only=True, default=2, validator=attrs.validators.ge(0))
-    resumers: dict[str, Endpoint] = attrs.field(init=False, factory=dict)  # by the name that a stream's options bear
+    max_takeovers: int = attrs.field(kw_only=True, default=2, validator=number(least=0))
+    resumers: Resumers = attrs.field(init=False, factory=Resumers)  # by the name that a stream's options bear
+    _closed: bool = attrs.field(init=False, default=False)
     _swept: float = attrs.field(init=False, default=0.0)
     _lost: dict[str, anyio.Event] = attrs.field(init=False, factory=dict)  # what is being taken over just now
 
     async def principal(self, request: Any, action: Action) -> str | None:
-        """Who asks, or None if that one may not."""
+        """Who asks, or None if that one may not. Raises TypeError where `authorize` answers neither."""
         found = self.authorize(request, action)
-        return await found if inspect.isawaitable(found) else found
+        return principal_of(await found if inspect.isawaitable(found) else found)
 
     async def start(
         self,
@@ -126,8 +119,9 @@ class StreamGuard:
         negotiated: bool = False,
         options: dict[str, Any] | None = None,
         request_id: str | None = None,
+        resumer: Endpoint | None = None,
     ) -> Run:
-        """Generate `source` into the log, from now on, whoever reads. The run has one reader already: the caller.
+        """Generate `source` into the log, whoever reads; the caller is one already. `resumer` is for this stream only.
 
         Raises StreamExists where `key` has a stream, and LogUnavailable; then the source was not started.
         """
@@ -143,7 +137,7 @@ class StreamGuard:
             options={**(options or {}), FIXED: fixed},
         )
         asked = timing.clock()
-        lease = await self.log.create(info, self.ttl)
+        lease = await self._created(info)
         producer = Producer(
             source,
             flush or Immediate(),
@@ -157,26 +151,25 @@ class StreamGuard:
             request_id=request_id,
         )
         self._sweep_now_and_then()
-        return self.runs.start(producer, on_disconnect or self.on_disconnect)
+        self.resumers.keep(info.sid, resumer)
+        return self.runs.start(producer, on_disconnect or self.on_disconnect, self.resumers.over)
 
-    def register(self, endpoint: Endpoint, *, of_request: bool = False) -> str:
-        """The name under which a stream's options say what goes on with it. Every process must know it before it is
-        asked for a stream of another: registered at the endpoint's definition, and of the same name in all of them.
+    async def _created(self, info: StreamInfo) -> Lease:
+        try:
+            return await self.log.create(info, self.ttl)
+        except StreamExists:
+            raise
+        except BaseException:  # it may be there all the same: whoever asks for its key again would wait for its lease
+            await let_go(self.log, Lease(info.sid, 1, self.ttl))
+            raise
 
-        Resumers that are called the same, as two lambdas are, are told apart by the order in which they are
-        registered. One that came with a request only (`of_request`) takes the place of the last that did.
+    def register(self, endpoint: Endpoint, *, name: str | None = None) -> str:
+        """The name under which a stream's options say what goes on with it: `name`, or the resumer's own. Every process
+        must know it before it is asked for a stream of another: call it when the application starts.
+
+        Raises ValueError for a name that is another's, and for a lambda or a partial without one.
         """
-        resumer = endpoint.resumer
-        kind = resumer if hasattr(resumer, "__qualname__") else type(resumer)
-        first = name = f"{kind.__module__}.{kind.__qualname__} in {endpoint.dialect.name}"
-        number = 1
-        while (known := self.resumers.get(name)) is not None and known.resumer != resumer:
-            number += 1
-            name = f"{first}, number {number}"
-        if of_request and known is None:
-            name = f"{first}, of a request"  # else a function that is made for each would be kept for each
-        self.resumers[name] = endpoint
-        return name
+        return self.resumers.register(endpoint, name)
 
     async def find(self, sid: str, principal: str) -> StreamState:
         """The stream, for one who may have it. Raises UnknownStream for one that is not there, or another's."""
@@ -193,18 +186,27 @@ class StreamGuard:
         return await self.find(info.sid, principal)
 
     async def cancel(self, sid: str) -> None:
-        """End a stream as `cancelled`, wherever it is generated, and if nobody does. Raises UnknownStream."""
-        await self.log.signal(sid, "cancel")
+        """End a stream as `cancelled`, wherever it is generated, and if nobody does. One that was whole in that moment
+        may still end as `complete`, by a terminal that was on its way. Raises UnknownStream, and StreamSealed for one
+        that ended already, unless as `cancelled`."""
+        try:
+            await self.log.signal(sid, "cancel")
+        except StreamSealed as sealed:
+            if sealed.tail.status != "cancelled":
+                raise
+            return
         run = self.runs.get(sid)
         if run is not None:
             run.producer.cancel()
-            return
         state = await self.log.state(sid)
-        if not state.held and not state.sealed:
+        if state.sealed and state.tail.status != "cancelled":  # by a terminal that came right behind the cancel
+            raise StreamSealed(state.tail)
+        if run is None and not state.held and not state.sealed:
             await self.lost(state)
 
-    async def pages(self, after: Cursor) -> AsyncGenerator[list[Frame], None]:
-        """The frames behind a cursor, to the stream's end; while they are read the stream is known to be read."""
+    def pages(self, after: Cursor, *, rows: bool = False) -> AsyncGenerator[Page, None]:
+        """The frames behind a cursor, to the stream's end; while they are read the stream is known to be read. With
+        `rows` they may be tuples of a frame's fields."""
         run = self.runs.get(after.sid)  # which has been told of its reader, if it runs here
         told = -math.inf
 
@@ -215,10 +217,7 @@ class StreamGuard:
                 told = now
                 await self._here(after.sid)
 
-        frames = stored(self.log, after, self.lost, reading=reading, always=run is None)
-        async with aclosing(frames) as pages:  # else it is closed at some time
-            async for page in pages:
-                yield page
+        return stored(self.log, after, self.lost, reading=reading, always=run is None, rows=rows)
 
     async def lost(self, state: StreamState) -> None:
         """Go on with a stream that nobody generates, or give it an end: it is never left without one.
@@ -251,28 +250,33 @@ class StreamGuard:
             if base.crash is not None:
                 base.crash("in-takeover")
             state = await self.log.state(sid)
-            if not await self._gone_on(state, lease):
-                await self._sealed(state, lease)
+            why = await self._gone_on(state, lease)
+            if why is not None:
+                await self._sealed(state, lease, why)
         except BaseException:
             await let_go(self.log, lease)
             raise
 
-    async def _gone_on(self, state: StreamState, lease: Lease) -> bool:
-        """Go on with it, if somebody says how."""
+    async def _gone_on(self, state: StreamState, lease: Lease) -> str | None:
+        """Go on with it, if somebody says how; else why not."""
         sid = state.info.sid
-        endpoint = self.resumers.get(own_options(state.info).get("resumer", ""))
-        if endpoint is None or state.cancelled or lease.epoch - 1 > self.max_takeovers:
-            return False
+        resumer = own_options(state.info).get("resumer", "")
+        endpoint = self.resumers.find(sid, resumer)
+        if state.cancelled:
+            return "it was cancelled"
+        if endpoint is None:
+            return f"its resumer is not known here: {resumer}" if resumer else "it has no resumer that others know"
+        if lease.epoch - 1 > self.max_takeovers:
+            return f"it was taken over {lease.epoch - 2} times already (max_takeovers)"
         try:
             source, encoder = await self._resumed(state, endpoint)
         except LogUnavailable:
             raise
         except LogError as exc:
-            logger.warning("stream %s cannot be taken over: %s", sid[:8], exc)
-            return False
+            return f"it cannot be taken over: {exc}"
         except Exception:
             logger.exception("stream %s cannot be taken over: its resumer failed", sid[:8])
-            return False
+            return "its resumer failed"
         asked = endpoint.timing.clock()
         try:
             await self.log.renew(lease)
@@ -291,11 +295,11 @@ class StreamGuard:
             renewed=asked,
             on_end=endpoint.on_end,
         )
-        run = self.runs.start(producer, endpoint.on_disconnect or self.on_disconnect)
+        run = self.runs.start(producer, endpoint.on_disconnect or self.on_disconnect, self.resumers.over)
         run.seen()  # whoever reads it is known by signs only, and has time to give the next
         run.leave()
         logger.warning("stream %s: taken over at frame %d, by lease %d", sid[:8], state.tail.seq, lease.epoch)
-        return True
+        return None
 
     async def _resumed(self, state: StreamState, endpoint: Endpoint) -> tuple[TokenSource, FramedEncoder]:
         """Ask the resumer, for half of a lease at most. Raises LogError, and for what is wrong with its answer."""
@@ -310,8 +314,8 @@ class StreamGuard:
             return taken_up(await answer if inspect.isawaitable(answer) else answer, found, frames, dialect), encoder
         raise TimeoutError("it took longer than half a lease: what takes time belongs into its source")
 
-    async def _sealed(self, state: StreamState, lease: Lease) -> None:
-        endpoint = self.resumers.get(own_options(state.info).get("resumer", ""))
+    async def _sealed(self, state: StreamState, lease: Lease, why: str) -> None:
+        endpoint = self.resumers.find(state.info.sid, own_options(state.info).get("resumer", ""))
         try:
             dialect = None if endpoint is None else endpoint.dialect
             if dialect is None or dialect.name != state.info.dialect:  # an endpoint's may have changed meanwhile
@@ -323,7 +327,33 @@ class StreamGuard:
             encoder = FramedEncoder("native", at=state.tail)
         failure, status = (CANCELLED, "cancelled") if state.cancelled else (LOST, "failed")
         await self.log.append(lease, state.tail, encoder.fail(failure, status))
-        logger.warning("stream %s: nobody generates it any more; it ended as %s", state.info.sid[:8], status)
+        self.resumers.over(state.info.sid, sealed=True)
+        logger.warning("stream %s: nobody generates it any more; it ended as %s: %s", state.info.sid[:8], status, why)
+
+    async def require_open(self) -> None:
+        """Raise RuntimeError where `aclose` has closed the log, and it takes no calls any more."""
+        if self._closed:
+            try:
+                await self.log.find_key("")
+            except LogUnavailable as exc:
+                raise RuntimeError(
+                    "this guard's log was closed when its application was shut down: make both anew for another "
+                    "start, or say install(app, close_log=False)"
+                ) from exc
+
+    async def aclose(self, *, close_log: bool = True) -> None:
+        """Let go of every stream that is generated here, then close the log. Stored streams stay. Raises nothing.
+
+        For the shutdown of an application, which `install` calls it at. A log that is used elsewhere too is not to be
+        closed: a closed one refuses every call, with LogUnavailable.
+        """
+        await self.runs.aclose()
+        if close_log:
+            self._closed = True
+            try:
+                await self.log.aclose()
+            except Exception:
+                logger.exception("the log could not be closed")
 
     async def _here(self, sid: str) -> None:
         try:
@@ -338,8 +368,11 @@ class StreamGuard:
             self.runs.background.start(self._sweep, "streamguard sweep")
 
     async def _sweep(self) -> None:
-        while await self.log.sweep():
-            pass
+        try:
+            while await self.log.sweep():
+                pass
+        except LogUnavailable as exc:
+            logger.warning("what is too old could not be forgotten now: %s", exc)
 
 
 def own_options(info: StreamInfo, name: str = OWN) -> Mapping[str, Any]:

@@ -37,7 +37,7 @@ begin here:
 """
 
 _DEMO = """\
-Starts real servers on loopback and reads some thousand answers from them, in about 45 seconds.
+Starts real servers on loopback and reads some thousand answers from them, in one to two minutes.
 
 1. A sender that lags. Tokens are sent in chunks, the sender lags behind the model, and the response ends
    when generation does. The endpoint stands there as people write it ("unguarded"), with a flush of the
@@ -45,6 +45,8 @@ Starts real servers on loopback and reads some thousand answers from them, in ab
    random draw: only token times and lengths vary, and what is lost is lost by timing.
 2. A connection that is cut. A proxy in between ends each connection at a random byte, and the table shows
    which readers notice.
+3. With --resume, instead of both: each answer is cut ten times and goes on, over each log that is here. The
+   log in Redis needs the extra "redis" and a redis-server on the path. Half a minute.
 
 "truncated" compares what arrived with what the server generated; "reader was told" is whether the
 client library raised an error.
@@ -59,8 +61,9 @@ examples:
   streamguard demo --plot lab.svg       as a picture
 
 exit code:
-  0 if every guarded answer was whole or its reader was told; 1 if not; 2 if something is missing that
-  the demo needs; 3 if the demo itself did not work
+  0 if every guarded answer was whole or its reader was told (with --resume: every text is the one that was
+  generated); 1 if not; 2 for a wrong command line, or if something is missing that the demo needs; 3 if the
+  demo itself did not work
 """
 
 

@@ -10,24 +10,21 @@ import anyio.lowlevel
 import pytest
 
 from streamguard import anyone_with_the_id
-from streamguard.app import Endpoint, StreamGuard
+from streamguard.app import StreamGuard
 from streamguard.core.cursor import Cursor, cursor_zero
-from streamguard.core.dialect import dialect_named
 from streamguard.core.errors import Failure
-from streamguard.core.flush import Immediate
-from streamguard.log.base import Retention, StreamExists, StreamInfo, UnknownStream
+from streamguard.log.base import Lease, LogUnavailable, Retention, StreamExists, StreamInfo, UnknownStream
 from streamguard.log.memory import MemoryLog
 from streamguard.runtime.readers import Busy, Reader, Readers
 from streamguard.runtime.runs import Cancel, Detach, ReadOn
 from streamguard.runtime.source import TokenSource
-from streamguard.runtime.timing import Timing
 from tests.runtime.fakes import Script
 
 pytestmark = pytest.mark.anyio
 
 
 def a_guard(**options: Any) -> StreamGuard:
-    return StreamGuard(MemoryLog(), **{"authorize": anyone_with_the_id, **options})
+    return StreamGuard(**{"log": MemoryLog(), "authorize": anyone_with_the_id, **options})
 
 
 async def read(guard: StreamGuard, after: Cursor) -> list[str]:
@@ -194,6 +191,23 @@ async def test_what_retention_says_is_forgotten_while_streams_are_started() -> N
     again.leave()
 
 
+async def test_a_sweep_of_a_log_that_is_away_is_one_line_of_warning(caplog: pytest.LogCaptureFixture) -> None:
+    class Away(MemoryLog):
+        async def sweep(self, limit: int = 100) -> int:
+            raise LogUnavailable("it is away")
+
+    guard = StreamGuard(Away(), authorize=anyone_with_the_id)
+    guard._swept = -1000.0
+    run = await guard.start(TokenSource(Script("a")), principal="ann")
+    await read(guard, cursor_zero(run.sid))
+    run.leave()
+    await run.over.wait()
+    await anyio.wait_all_tasks_blocked()
+    (told,) = [record for record in caplog.records if record.name == "streamguard"]
+    assert (told.levelname, told.exc_info) == ("WARNING", None)
+    assert told.getMessage() == "what is too old could not be forgotten now: the log is unavailable: it is away"
+
+
 async def test_the_hook_is_told_of_a_cancel_with_its_reason() -> None:
     outcomes: list[Any] = []
     guard = a_guard()
@@ -287,19 +301,46 @@ async def test_a_reader_that_gives_up_in_the_middle_harms_no_other() -> None:
     assert (await read(guard, cursor_zero(run.sid)))[-1] == "cancelled"
 
 
-async def test_resumers_that_are_called_the_same_are_two_and_those_of_requests_are_not_kept_for_each() -> None:
-    """Two lambdas are, and two answers of one maker: a text would go on with another endpoint's prompt."""
+class Unsure(MemoryLog):
+    """Makes a stream, and does not come to say so: it breaks off, or hangs."""
 
-    def endpoint(number: int) -> Endpoint:
-        return Endpoint(lambda orphan: number, dialect_named("native"), Immediate(), Timing(), None)
+    def __init__(self, hangs: bool) -> None:
+        super().__init__()
+        self.hangs = hangs
 
-    guard, one, other = a_guard(), endpoint(1), endpoint(2)
-    names = [guard.register(how) for how in (one, other, one, other)]
-    assert len(set(names)) == 2
-    assert names[:2] == names[2:]
-    assert [guard.resumers[name].resumer for name in names[:2]] == [one.resumer, other.resumer]
-    assert guard.register(other, of_request=True) == names[1]
-    assert len({guard.register(endpoint(number), of_request=True) for number in range(3, 9)}) == 1
-    assert len(guard.resumers) == 3
-    assert [guard.resumers[name].resumer for name in names[:2]] == [one.resumer, other.resumer]
-    assert a_guard().register(endpoint(1)) == names[0]  # as another process calls it
+    async def create(self, info: StreamInfo, ttl: float) -> Lease:
+        await super().create(info, ttl)
+        if self.hangs:
+            await anyio.sleep_forever()
+        raise LogUnavailable("it broke off")
+
+
+@pytest.mark.parametrize("hangs", [False, True], ids=["breaks off", "is cancelled"])
+async def test_a_stream_whose_start_is_unsure_is_held_by_nobody(hangs: bool) -> None:
+    """Else a request that asks again under its key would wait for a lease that nobody renews."""
+    guard, source = a_guard(log=Unsure(hangs)), Script("a")
+    with anyio.move_on_after(0.05 if hangs else 5.0) as scope:
+        with pytest.raises(LogUnavailable):
+            await guard.start(TokenSource(source), principal="ann", key="k")
+    assert scope.cancelled_caught == hangs
+    info = await guard.log.find_key("k")
+    assert info is not None
+    assert not (await guard.log.state(info.sid)).held
+    assert await read(guard, cursor_zero(info.sid)) == ["failed"]
+    await guard.aclose()
+
+
+@pytest.mark.parametrize("closed", [False, True])
+async def test_a_reader_may_leave_at_any_step_of_a_streams_end(closed: bool) -> None:
+    """Also once its tasks are over and it is not: a complete answer would end with an error in the application."""
+    for steps in range(40):
+        guard = a_guard()
+        run = await guard.start(TokenSource(Script("a", *[anyio.Event()] * closed)), principal="ann")
+        async with anyio.create_task_group() as tasks:
+            if closed:
+                await anyio.wait_all_tasks_blocked()
+                tasks.start_soon(guard.aclose)
+            for _ in range(steps):
+                await anyio.lowlevel.checkpoint()
+            run.leave()
+            await run.over.wait()

@@ -41,9 +41,10 @@ RUN = {
     "chat_app.py", "relay_app.py", "failing_app.py", "early_app.py", "own_server.py", "by_hand.py", "reading.py",
     "metered_app.py", "patient_app.py", "limited_server.py", "thread_app.py", "push_app.py", "queue_source.py",
     "cut_test.py", "disconnect_test.py", "contract_test.py", "decoders_test.py",
+    "surviving_app.py",
     "lasting_app.py", "cut_and_back.py", "surviving_reader.py", "saved_app.py", "filed_app.py", "redis_app.py",
-    "taken_app.py", "completing_app.py",
-    "converted_app.py", "events_app.py", "limited_reading.py", "resuming.py",
+    "taken_app.py", "reloaded_app.py", "completing_app.py",
+    "converted_app.py", "events_app.py", "limited_reading.py", "resuming.py", "restarted.py",
 }  # fmt: skip
 
 
@@ -101,6 +102,23 @@ def test_the_readme_endpoint_and_client_work_as_printed(tmp_path: Path) -> None:
     with served(tmp_path, "app.py") as url:
         out = ran(tmp_path, "client.py", **{"http://127.0.0.1:8000": url})
     assert re.fullmatch(r"Hello from a stream COMPLETE, 5 frames, crc [0-9a-f]{8}\n", out)
+
+
+def test_a_cut_answer_of_the_readmes_surviving_endpoint_goes_on(tmp_path: Path) -> None:
+    words, text, last = [f"word-{number}" for number in range(20)], "", ""
+    headers = {"x-user": "ann", "streamguard": "v=1"}
+    with served(tmp_path, "surviving_app.py") as url:
+        with http.stream("POST", f"{url}/chat", params={"text": " ".join(words)}, headers=headers) as response:
+            for line in response.iter_lines():
+                last = line[4:] if line.startswith("id: ") else last
+                text += line[7:-1] if line.startswith('data: "') else ""
+                if "word-2" in text:
+                    break
+        rest = http.get(f"{url}/streams", headers={**headers, "last-event-id": last}).text
+        stranger = http.get(f"{url}/streams", headers={**headers, "x-user": "bob", "last-event-id": last})
+    text += "".join(re.findall(r'^data: "(.*)"$', rest, re.MULTILINE))
+    assert (text, stranger.status_code) == ("".join(f"{word} " for word in words), 404)
+    assert '"status":"complete"' in rest
 
 
 @pytest.mark.parametrize("name", ["openai_app.py", "chat_app.py"])
@@ -314,6 +332,8 @@ def test_a_stream_survives_as_the_tutorial_says(tmp_path: Path) -> None:
         back = ran(tmp_path, "cut_and_back.py", url)
         read = ran(tmp_path, "surviving_reader.py", url)
         reloaded = http.get(f"{url}/streams?name=seven", headers={"x-user": "ann"})
+        restarted = ran(tmp_path, "restarted.py", url, str(words.index("-7 ")))
+    assert re.fullmatch(rf"{words[words.index('-7 '):]}COMPLETE, 21 frames, crc [0-9a-f]{{8}}\n", restarted)
     assert back == words.replace("word-3 ", "| cut | word-3 ") + "(the end)\n404 unknown_stream\n"
     assert re.fullmatch(rf"{words}COMPLETE, 21 frames, crc [0-9a-f]{{8}}\n", read)
     assert "".join(re.findall(r'^data: "(.*)"$', reloaded.text, re.MULTILINE)) == words
@@ -329,23 +349,26 @@ def test_the_saved_chat_is_one_generation_under_one_key(tmp_path: Path) -> None:
     assert (len(sids), other.status_code, stranger.status_code) == (1, 422, 403)
 
 
+TAKEN = {"x-user": "ann", "streamguard": "v=1"}
+
+
 def test_a_stream_whose_process_is_killed_is_taken_over(tmp_path: Path) -> None:
     pause = "            yield word\n"
     quick = {"ttl=15": "ttl=1", pause: f"{pause}            await asyncio.sleep(0.02)\n"}
-    quick["from fastapi import FastAPI"] = "import asyncio\nimport os\nfrom fastapi import FastAPI"
+    quick["from fastapi import"] = "import asyncio\nimport os\nfrom fastapi import"
     quick["guard.install("] = "app.get('/pid')(os.getpid)\nguard.install("
     text = ""
     with served(tmp_path, "taken_app.py", **quick) as one, served(tmp_path, "taken_app.py", **quick) as other:
         process = int(http.get(f"{one}/pid").text)
         last = ""
-        with http.stream("POST", f"{one}/countdown/100", headers={"streamguard": "v=1"}) as first:
+        with http.stream("POST", f"{one}/countdown/100", headers=TAKEN) as first:
             with contextlib.suppress(httpx.TransportError):
                 for line in first.iter_lines():
                     last = line[4:] if line.startswith("id: ") else last
                     text += line[7:-1] if line.startswith('data: "') else ""
                     if text.endswith("70 ") and process:
                         os.kill(process, signal.SIGKILL)
-        there = http.get(f"{other}/streams", headers={"streamguard": "v=1", "last-event-id": last}, timeout=30.0)
+        there = http.get(f"{other}/streams", headers={**TAKEN, "last-event-id": last}, timeout=30.0)
     text += "".join(re.findall(r'^data: "(.*)"$', there.text, re.MULTILINE))
     assert text == "".join(f"{number} " for number in range(100, 0, -1))
     assert '"status":"complete"' in there.text
@@ -361,14 +384,14 @@ def test_a_text_of_a_completions_server_goes_on_where_it_was_left(
         app = "completing_app.py"
         with served(tmp_path, app, **quick) as one, served(tmp_path, app, **quick) as two:
             process = int(http.get(f"{one}/pid").text)
-            with http.stream("POST", f"{one}/stories/7", headers={"streamguard": "v=1"}) as first:
+            with http.stream("POST", f"{one}/stories/7", headers=TAKEN) as first:
                 with contextlib.suppress(httpx.TransportError):
                     for line in first.iter_lines():
                         last = line[4:] if line.startswith("id: ") else last
                         text += line[7:-1] if line.startswith('data: "') else ""
                         if text == WHOLE[: len("w0é w1é ")]:
                             os.kill(process, signal.SIGKILL)
-            there = http.get(f"{two}/streams", headers={"streamguard": "v=1", "last-event-id": last}, timeout=30.0)
+            there = http.get(f"{two}/streams", headers={**TAKEN, "last-event-id": last}, timeout=30.0)
     text += "".join(re.findall(r'^data: "(.*)"$', there.text, re.MULTILINE))
     assert text == WHOLE
     assert '"status":"complete","finish_reason":"stop"' in there.text

@@ -27,6 +27,7 @@ from streamguard.adapters.seal import (
     Send,
     UnsealedResponse,
     mark_aborted,
+    part_send,
     require_seal,
 )
 from streamguard.adapters.transport import say_who_drops, transport_of, warn_of_kept
@@ -61,6 +62,7 @@ __all__ = [
     "answer_whole",
     "encode_headers",
     "merged_headers",
+    "refuse",
     "refuse_early",
     "request_facts",
     "send_refusal",
@@ -84,6 +86,7 @@ class AsgiSink:
         self._scope = scope
         self._receive = receive
         self._send = send
+        self._send_part = part_send(send)
         self._transport = transport_of(scope, receive, send)
         self._start = {"type": "http.response.start", "status": status, "headers": list(headers)}
         if self._transport is not None and not self._transport.waits:
@@ -98,17 +101,23 @@ class AsgiSink:
         await self._send(self._start)
 
     def send(self, data: bytes) -> Awaitable[None]:
-        send = self._send  # a call of the attribute itself would be taken for a method's, which is slower
+        send = self._send_part  # a call of the attribute itself would be taken for a method's, which is slower
         return send({"type": "http.response.body", "body": data, "more_body": True})
 
     async def _send_when_taken(self, data: bytes) -> None:
         """The same on a server that takes whatever it is given: else it would hold all that a source makes."""
-        assert self._transport is not None
         pause = 0.005
-        while self._transport.unsent() > _HIGH_WATER:
+        while self._full():
             await anyio.sleep(pause)
             pause = min(2 * pause, 0.1)
-        await self._send({"type": "http.response.body", "body": data, "more_body": True})
+        await self._send_part({"type": "http.response.body", "body": data, "more_body": True})
+
+    def _full(self) -> bool:
+        assert self._transport is not None
+        try:
+            return self._transport.unsent() > _HIGH_WATER
+        except Exception:  # another version of the server: who watches the reader says so, once
+            return False
 
     async def end(self) -> None:
         await self._send({"type": "http.response.body", "body": b"", "more_body": False})
@@ -182,39 +191,46 @@ class GuardedAnswer:
         try:
             refused = self._refused(scope, receive, send, facts)
             if refused is not None:
-                await send_refusal(refused, scope, send)
+                await refuse(refused, scope, receive, send, self.options.timing.linger)
                 return
-            if facts.http_version == "1.0" and self.options.http10 == "buffer" and facts.method != "HEAD":
+            if facts.method == "HEAD":
+                await self._head(scope, receive, send, facts)
+            elif facts.http_version == "1.0" and self.options.http10 == "buffer":
                 await self._buffered(scope, receive, send, facts)
             else:
-                await self._stream(scope, receive, send, facts)
+                self._driver = self._begun(scope, receive, send, facts)
+                await self._driver.run()
         except SourceFailed as exc:  # in peek mode, before the headers: the source chose what is told
             failure = failure_from(exc)
             refused = early_failure(failure)
-            name = self.outcome.cursor.sid[:8] if self.outcome is not None else ""
+            outcome = self._driver.outcome if self._driver is not None else None
+            name = outcome.cursor.sid[:8] if outcome is not None else ""
             why = one_line(f"{failure.code}: {failure.message}")
             logger.warning("stream %s failed before its first item: HTTP %d: %s", name, refused.status, why)
             await send_refusal(refused, scope, send)
         finally:
             if self._driver is None:  # refused before a driver had it: nothing started, and nothing may leak
                 await self.source.aclose()
+            else:  # also where a cancellation comes out
+                self.outcome = self._driver.outcome
 
     def _refused(self, scope: Scope, receive: Receive, send: Send, facts: RequestFacts) -> Refusal | None:
         return refuse_early(self.options, scope, receive, send, facts) or refusal(facts)
 
-    async def _stream(self, scope: Scope, receive: Receive, send: Send, facts: RequestFacts) -> None:
+    async def _head(self, scope: Scope, receive: Receive, send: Send, facts: RequestFacts) -> None:
+        sink = AsgiSink(scope, receive, send, self.status, self._headers(None, self.options.carrier(terms(facts))))
+        await sink.start()
+        await sink.end()
+
+    def _begun(self, scope: Scope, receive: Receive, send: Send, facts: RequestFacts) -> DirectDriver[bytes]:
+        """The driver that serves the request, told of the cancels that came before it."""
         agreed = terms(facts)
         wire = self.options.carrier(agreed)
-        if facts.method == "HEAD":
-            sink = AsgiSink(scope, receive, send, self.status, self._headers(None, wire))
-            await sink.start()
-            await sink.end()
-            return
         encoder = FramedEncoder(self.options.dialect, negotiated=agreed.negotiated)
         sink = AsgiSink(scope, receive, send, self.status, self._headers(encoder.zero, wire))
         if self.options.timing.write is not None and scope:
             say_who_drops(sink.reached)
-        self._driver = DirectDriver(
+        driver = DirectDriver(
             self.source,
             Pipeline(self.options.flush, encoder, CompletionGuard(wire)),
             sink,
@@ -225,11 +241,8 @@ class GuardedAnswer:
             on_first=None if self.options.dialect.name == "raw" else look_at_first,
         )
         for failure in self._cancelled:
-            self._driver.cancel(failure)
-        try:
-            await self._driver.run()
-        finally:  # also where a cancellation comes out
-            self.outcome = self._driver.outcome
+            driver.cancel(failure)
+        return driver
 
     def _headers(self, zero: Cursor | None, wire: Wire) -> list[tuple[bytes, bytes]]:
         own = answer_headers(zero, content_type=wire.content_type, dialect=self.options.dialect.name, wire=wire.name)
@@ -237,9 +250,9 @@ class GuardedAnswer:
 
     async def _buffered(self, scope: Scope, receive: Receive, send: Send, facts: RequestFacts) -> None:
         async def stream(hold: Send) -> Ended:
-            await self._stream({}, receive, hold, facts)  # no scope: the seal must let the 502 through
-            assert self.outcome is not None  # a driver that raises nothing has made one
-            return self.outcome.status, self.outcome.failure
+            self._driver = self._begun({}, receive, hold, facts)  # no scope: the seal must let the 502 through
+            outcome = await self._driver.run()
+            return outcome.status, outcome.failure
 
         await answer_whole(stream, scope, send)
 
@@ -330,6 +343,15 @@ async def send_refusal(refused: Refusal, scope: Scope, send: Send) -> None:
         mark_aborted(scope)
         return
     await send({"type": "http.response.body", "body": refused.body, "more_body": False})
+
+
+async def refuse(refused: Refusal, scope: Scope, receive: Receive, send: Send, linger: float) -> None:
+    """Send an answer that is no stream. Where an abort follows, its reader has `linger` seconds to part before that:
+    Chromium drops what it has of a body when it learns of the abort close behind it, and asks again."""
+    await send_refusal(refused, scope, send)
+    if refused.abort:
+        with anyio.move_on_after(linger):
+            await AsgiSink(scope, receive, send, refused.status, ()).gone()
 
 
 @functools.cache

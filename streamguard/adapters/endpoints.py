@@ -19,6 +19,7 @@ OPTIONS is left to the application: a CORS layer outside of it answers preflight
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import AsyncIterator, Callable
 from typing import Any, Final
 from urllib.parse import parse_qs
@@ -29,14 +30,18 @@ from streamguard.adapters.asgi import GuardedAnswer, refuse_early
 from streamguard.adapters.logged import FORBIDDEN, MIN_SECRET
 from streamguard.adapters.options import AnswerOptions, Options
 from streamguard.adapters.reading import NOT_HERE, ROOT, Reading, unavailable, why_not
-from streamguard.adapters.seal import Receive, Scope, SealMiddleware, Send
+from streamguard.adapters.seal import ASGIApp, Message, Receive, Scope, SealMiddleware, Send, mark_guarded
+from streamguard.adapters.workers import declared_workers
 from streamguard.app import Action, StreamGuard
+from streamguard.core.arguments import shown
 from streamguard.core.cursor import Cursor, cursor_zero
 from streamguard.core.errors import CursorError, SourceFailed
 from streamguard.core.exchange import NO_STORE, Refusal, RequestFacts, cannot_resume, problem
-from streamguard.log.base import LogError, LogUnavailable, StreamState, UnknownStream
+from streamguard.log.base import LogError, LogUnavailable, StreamSealed, StreamState, UnknownStream
 
-__all__ = ["CORS_EXPOSED", "CORS_HEADERS", "Endpoints", "RootedSeal"]
+__all__ = ["CORS_EXPOSED", "CORS_HEADERS", "Endpoints", "RootedSeal", "require_path"]
+
+logger = logging.getLogger("streamguard")
 
 CORS_HEADERS: Final = (
     "Streamguard",
@@ -54,18 +59,57 @@ _METHODS: Final = {"": "GET, HEAD, POST, DELETE, OPTIONS", "status": "GET, HEAD,
 _ACTIONS: Final[dict[str, Action]] = {"GET": "read", "HEAD": "read", "POST": "ack", "DELETE": "cancel"}
 _MAX_BODY: Final = 4096  # bytes of a POST, which are a hundred
 _NAMELESS: Final = problem(400, "no_stream", "name the stream: Last-Event-ID, Streamguard-Stream or ?name=")
+_NO_CURSOR: Final = problem(
+    400, "no_stream", "the Last-Event-ID is no cursor: it is the id of an event, as it came"
+)
 _UNKNOWN: Final = problem(404, "unknown_stream", NOT_HERE)
 _MISFIT: Final = problem(409, "misfit", "the cursor is not one of this stream's, or was not sent to this reader")
+_NOT_SHARED: Final = (
+    "%s keeps streams in one process, and this server was started with %d workers: a reader that comes back to another "
+    "worker is refused (404 unknown_stream). Use SQLiteLog or RedisLog, or one worker"
+)
 _NOT_HERE: Final = problem(409, "not_here", "this process does not serve that reader")
 
 
 class RootedSeal(SealMiddleware):
-    """The seal of an application that has the endpoints: it also notes where that is mounted, for their address."""
+    """The seal of an application that has the endpoints: it also notes where that is mounted, for their address.
+
+    At the application's shutdown it lets go of the streams that `guard` generates, before the application's own
+    clean-up, whose resources their sources use; and closes the log, with `close_log`.
+    """
+
+    def __init__(self, app: ASGIApp, guard: StreamGuard | None = None, *, close_log: bool = True) -> None:
+        super().__init__(app)
+        self._guard = guard
+        self._close_log = close_log
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        guard = self._guard
         if scope["type"] == "http":
             scope[ROOT] = scope.get("root_path", "")
-        await super().__call__(scope, receive, send)
+        if scope["type"] != "lifespan" or guard is None:
+            await super().__call__(scope, receive, send)
+            return
+
+        async def receive_and_let_go() -> Message:
+            message = await receive()
+            if message["type"] == "lifespan.startup":
+                await _started(guard, send)
+            if message["type"] == "lifespan.shutdown":
+                await guard.aclose(close_log=self._close_log)
+            return message
+
+        await super().__call__(scope, receive_and_let_go, send)
+
+
+async def _started(guard: StreamGuard, send: Send) -> None:
+    """Raise RuntimeError for a guard that cannot serve any more, and tell the server: one that only meets an exception
+    takes the application for one that has no such protocol, and serves."""
+    try:
+        await guard.require_open()
+    except RuntimeError as exc:
+        await send({"type": "lifespan.startup.failed", "message": str(exc)})
+        raise
 
 
 class _Refused(Exception):
@@ -89,25 +133,28 @@ class Endpoints:
         request_of: Callable[[Scope, Receive], Any] | None = None,
         **named: Unpack[Options],
     ) -> None:
-        if not path.startswith("/") or path.endswith("/"):
-            raise ValueError(f"the path begins with a slash and does not end with one, as /streams does; not {path!r}")
+        require_path(path)
         self.guard = guard
         self.path = path
         self.by_id = by_id
         self.options = AnswerOptions.of(None, named)
         self._request_of = request_of
         guard.path = path
+        workers = declared_workers()
+        if workers > 1 and not getattr(guard.log, "shared", True):
+            logger.warning(_NOT_SHARED, type(guard.log).__name__, workers)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             raise RuntimeError(f"the endpoints of streams speak HTTP, and were given {scope['type']!r}")
+        mark_guarded(scope)
         reading = Reading(self.guard, self.options, scope, receive, send)
         try:
             await self._serve(reading, self._tail(scope))
         except _Refused as no:
             await reading.refuse(no.refused)
-        except LogUnavailable:
-            await reading.refuse(unavailable(reading.facts))
+        except LogUnavailable as exc:
+            await reading.refuse(unavailable(reading.facts, exc))
 
     def _tail(self, scope: Scope) -> str:
         """What stands in the path behind the endpoints' own."""
@@ -188,10 +235,12 @@ class Endpoints:
         await reading.refuse(Refusal(204, [NO_STORE, *granted]))
 
     async def _cancel(self, reading: Reading, state: StreamState) -> None:
-        if not state.sealed:
+        try:
             await self.guard.cancel(state.info.sid)
-        elif state.tail.status != "cancelled":
-            raise _Refused(problem(409, "ended", f"the stream ended already, as {state.tail.status}"))
+        except UnknownStream:  # it was purged meanwhile
+            raise _Refused(_UNKNOWN) from None
+        except StreamSealed as sealed:
+            raise _Refused(problem(409, "ended", f"the stream ended already, as {sealed.tail.status}")) from None
         await reading.refuse(Refusal(204, [NO_STORE]))
 
     async def _status(self, reading: Reading, state: StreamState) -> None:
@@ -231,12 +280,23 @@ class Endpoints:
             if not _is_sid(sid):
                 raise UnknownStream(sid)
             return await self.guard.find(sid, principal)
-        name = parse_qs(facts.query).get("name", [""])[0]
+        query = parse_qs(facts.query)
+        name = query.get("name", [""])[0]
         if not name:
-            raise _Refused(_NAMELESS)
+            raise _Refused(_NO_CURSOR if "after" in query or facts.headers.get("last-event-id") else _NAMELESS)
         if not principal and len(name) < MIN_SECRET:
             raise UnknownStream(name)  # it could be guessed, and nothing else would keep strangers out
         return await self.guard.named(name, principal)
+
+
+def require_path(path: Any) -> None:
+    """Raise TypeError or ValueError for what is no path to stand at."""
+    if not isinstance(path, str):
+        raise TypeError(f'the path is a text, for example "/streams", not {shown(path)}')
+    if not path.startswith("/") or path.endswith("/"):
+        raise ValueError(f"the path begins with a slash and does not end with one, as /streams does; not {path!r}")
+    if "{" in path or "}" in path:
+        raise ValueError(f"the path is the same for each request, as /streams is, without {{parameters}}; not {path!r}")
 
 
 def _is_sid(text: str) -> bool:

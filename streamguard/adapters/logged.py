@@ -42,6 +42,12 @@ logger = logging.getLogger("streamguard")
 MIN_SECRET: Final = 22  # characters of a key, or a name, that is all that keeps strangers out: 128 random bits
 FORBIDDEN: Final = problem(403, "forbidden", "this is not allowed")
 
+_NOT_STARTED: Final = "a stream could not be started, and its request was answered 503 log_unavailable: %s"
+_NOT_INSTALLED: Final = (
+    'this guard is not installed: nobody can come back to its streams. Call guard.install(app, "/streams") after every '
+    "add_middleware"
+)
+
 Body = Callable[[], Awaitable[bytes]]
 
 
@@ -85,8 +91,8 @@ async def make_claim(guard: StreamGuard, request: Any, scope: Scope, body: Body)
     fingerprint = fingerprint_of(facts, scope, await body())
     try:
         found = await guard.log.find_key(scoped)
-    except LogUnavailable:
-        return attrs.evolve(claim, refused=unavailable(facts))
+    except LogUnavailable as exc:
+        return attrs.evolve(claim, refused=unavailable(facts, exc, message=_NOT_STARTED))
     refused = REUSED if found is not None and found.fingerprint != fingerprint else None
     return attrs.evolve(claim, key=scoped, fingerprint=fingerprint, found=found, refused=refused)
 
@@ -114,14 +120,22 @@ def _digest(parts: list[Any], more: bytes = b"") -> str:
     return hashlib.sha256(json.dumps(parts).encode() + b"\n" + more).hexdigest()
 
 
-def register_resumer(
-    guard: StreamGuard, stream: StreamOptions, options: AnswerOptions, *, of_request: bool = False
-) -> str | None:
-    """Make an endpoint's resumer known to the guard; its name there, or None without one."""
+def register_resumer(guard: StreamGuard, stream: StreamOptions, options: AnswerOptions, function: Any) -> StreamOptions:
+    """Make known to the guard what goes on with the streams of an endpoint, `function`; its options, with that name.
+
+    Raises ValueError for a name that is another's, or that is none.
+    """
+    endpoint = _endpoint(stream, options)
+    if endpoint is None:
+        return stream
+    return attrs.evolve(stream, resumer_name=guard.resumers.register(endpoint, stream.resumer_name, function))
+
+
+def _endpoint(stream: StreamOptions, options: AnswerOptions) -> Endpoint | None:
     if stream.resumer is None:
         return None
     how = (options.dialect, options.flush, options.timing, options.on_end, stream.on_disconnect)
-    return guard.register(Endpoint(stream.resumer, *how), of_request=of_request)
+    return Endpoint(stream.resumer, *how)
 
 
 class LoggedAnswer:
@@ -208,12 +222,17 @@ class LoggedAnswer:
         return self.body if isinstance(self.body, bytes) else await self.body()
 
     async def _start(self, reading: Reading, claim: Claim, request: Any) -> None:
-        name = self.stream.name(request) if callable(self.stream.name) else self.stream.name
-        own = self._own()
+        name = self.stream.name_of(request)
+        endpoint = _endpoint(self.stream, self.options)
+        shared = None if endpoint is None else self.guard.resumers.of_request(endpoint, self.stream.resumer_name)
+        own = self._own(shared)
         if claim.facts.method == "HEAD":
             info = StreamInfo("", self.options.dialect.name, options=own)
             await reading.read(info, cursor_zero(""), self.headers, self.status)
             return
+        if self.guard.path is None and not self.guard.told:
+            self.guard.told = True
+            logger.error(_NOT_INSTALLED)
         agreed = terms(claim.facts)
         can_resume = agreed.negotiated or claim.facts.event_source or claim.key is not None or name is not None
         try:
@@ -231,6 +250,7 @@ class LoggedAnswer:
                 negotiated=agreed.negotiated,
                 options=own,
                 request_id=claim.facts.headers.get("x-request-id"),
+                resumer=endpoint if shared is None else None,
             )
         except StreamExists as exc:  # another request with this key was faster
             if exc.info.fingerprint != claim.fingerprint:
@@ -238,8 +258,8 @@ class LoggedAnswer:
             else:
                 await reading.begin(exc.info, self.headers, self.status)
             return
-        except LogUnavailable:
-            await reading.refuse(unavailable(claim.facts))
+        except LogUnavailable as exc:
+            await reading.refuse(unavailable(claim.facts, exc, message=_NOT_STARTED))
             return
         self.run = run
         for failure in self._cancelled:
@@ -251,12 +271,12 @@ class LoggedAnswer:
             run.leave()
         await run.over.wait()
 
-    def _own(self) -> dict[str, Any]:
+    def _own(self, resumer: str | None) -> dict[str, Any]:
         """The settings that go with the stream, whoever serves it."""
         stream, wire = self.stream, self.options.wire
         own: dict[str, Any] = {"exclusive": stream.exclusive, "confidential": stream.confidential}
         if wire is not None:
             own["wire"] = wire.name
-        if stream.resumer is not None:
-            own["resumer"] = register_resumer(self.guard, stream, self.options, of_request=True)
+        if resumer is not None:
+            own["resumer"] = resumer
         return {OWN: {key: value for key, value in own.items() if value}}

@@ -6,6 +6,7 @@ of an endpoint.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from typing import Any, Final, Literal, TypedDict
 
@@ -19,7 +20,8 @@ from streamguard.core.flush import FlushPolicy, Immediate, checked_policy
 from streamguard.core.wire import Plain, Sse, Wire, wire_named
 from streamguard.observe.hooks import OnEnd
 from streamguard.runtime.buffer import Buffer
-from streamguard.runtime.runs import Cancel, Detach, OnDisconnect, ReadOn
+from streamguard.runtime.configured import a_policy
+from streamguard.runtime.runs import OnDisconnect
 from streamguard.runtime.timing import TIMING_EXAMPLE, Timing
 
 __all__ = ["AnswerOptions", "Options", "StreamNames", "StreamOptions", "no_endpoint"]
@@ -47,6 +49,7 @@ class StreamNames(Options, total=False):
     exclusive: bool
     confidential: bool
     resumer: Callable[..., Any] | None
+    resumer_name: str | None
 
 
 def _hook(instance: object, attribute: attrs.Attribute[Any], value: object) -> None:
@@ -94,7 +97,7 @@ class AnswerOptions:
             raise TypeError(f"options is an AnswerOptions(…), not {shown(options)}")
         for name in given:
             if name not in _NAMES:
-                raise TypeError(_unknown(name))
+                raise TypeError(_unknown(name, _NAMES))
         return attrs.evolve(options, **given) if given else options
 
     def carrier(self, answer_terms: Terms | None) -> Wire:
@@ -111,20 +114,27 @@ _DEFAULTS: Final = AnswerOptions()
 _NAMES: Final = tuple(field.name for field in attrs.fields(AnswerOptions))
 
 
-
-def _policy(instance: object, attribute: attrs.Attribute[Any], value: object) -> None:
-    if value is not None and not isinstance(value, (Cancel, Detach, ReadOn)):
-        raise TypeError(f"on_disconnect is a Cancel(), Detach(grace=60) or ReadOn(seconds=60), not {shown(value)}")
-
-
 def _called(instance: object, attribute: attrs.Attribute[Any], value: object) -> None:
     if value is not None and not callable(value):
         raise TypeError(f"{attribute.name} is a function, not {shown(value)}")
 
 
-def _naming(instance: object, attribute: attrs.Attribute[Any], value: object) -> None:
-    if value is not None and not isinstance(value, str) and not callable(value):
+def _switch(instance: object, attribute: attrs.Attribute[Any], value: object) -> None:
+    if not isinstance(value, bool):
+        raise TypeError(f"{attribute.name} is True or False, not {shown(value)}")
+
+
+def _naming(instance: object, attribute: attrs.Attribute[Any], value: Any) -> None:
+    if value is None or isinstance(value, str):
+        if value == "":
+            raise ValueError("name is a text that is not empty, or None for no name; not ''")
+    elif not callable(value):
         raise TypeError(f"name is a text, or a function of the request that returns one, not {shown(value)}")
+    elif any(map(inspect.iscoroutinefunction, (value, getattr(value, "__call__", None)))):  # noqa: B004
+        raise TypeError(
+            f"name: {shown(value)} is a coroutine function: write a plain `def`, which reads the name from the "
+            f"request's path, query or headers"
+        )
 
 
 @attrs.frozen
@@ -134,20 +144,39 @@ class StreamOptions:
     `name`: the application's own name for it (a chat's id), or a function that makes one of the request; a page that
     was reloaded asks for the newest stream of a name. `on_disconnect`: what the last reader's leaving does; None is the
     guard's. `exclusive`: one reader at a time, and another client is refused. `confidential`: no layer is to compress
-    it. `resumer`: what goes on with it after its process died.
+    it. `resumer`: what goes on with it after its process died. `resumer_name`: what all processes call that; the
+    endpoint's name, by default. For one that comes with a request, the name that it was registered under.
     """
 
     name: str | Callable[[Any], str | None] | None = attrs.field(default=None, validator=_naming)
-    on_disconnect: OnDisconnect | None = attrs.field(default=None, validator=_policy)
-    exclusive: bool = attrs.field(default=False, validator=attrs.validators.instance_of(bool))
-    confidential: bool = attrs.field(default=False, validator=attrs.validators.instance_of(bool))
+    on_disconnect: OnDisconnect | None = attrs.field(default=None, validator=optional(a_policy))
+    exclusive: bool = attrs.field(default=False, validator=_switch)
+    confidential: bool = attrs.field(default=False, validator=_switch)
     resumer: Callable[..., Any] | None = attrs.field(default=None, validator=_called)
+    resumer_name: str | None = attrs.field(default=None, validator=optional(attrs.validators.instance_of(str)))
+
+    def name_of(self, request: Any) -> str | None:
+        """The name of a request's stream. Raises TypeError and ValueError for what a function answered that is none."""
+        if not callable(self.name):
+            return self.name
+        found: Any = self.name(request)
+        if found is None or (isinstance(found, str) and found):
+            return found
+        answered = shown(found)
+        if inspect.iscoroutine(found):
+            found.close()  # else Python warns, later, that it was never awaited
+            answered = "a coroutine"
+        kind, right = (ValueError, " that is not empty") if found == "" else (TypeError, ", for example str(…)")
+        raise kind(f"{shown(self.name)} answered {answered} for name: return a text{right}, or None for no name")
 
     @classmethod
     def split(cls, named: StreamNames) -> tuple[StreamOptions, AnswerOptions]:
         """Both kinds of options, by name. Raises TypeError for a name that is none, ValueError for dialect `text`."""
         given: dict[str, Any] = {**named}
-        names = {field.name for field in attrs.fields(cls)}
+        names = tuple(field.name for field in attrs.fields(cls))
+        for name in given:
+            if name not in names and name not in _NAMES:
+                raise TypeError(_unknown(name, (*names, *_NAMES), "guard.response(request, source"))
         answer: Any = {name: value for name, value in given.items() if name not in names}
         options = AnswerOptions.of(None, answer)
         if options.dialect.name == "text":
@@ -167,24 +196,24 @@ _ELSEWHERE: Final[dict[str, str]] = {
 }
 
 
-def no_endpoint(given: object) -> str:
+def no_endpoint(given: object, decorator: str = "@guarded") -> str:
     """What to say of what stands where an endpoint belongs: an option, perhaps, which has a name."""
     for option in ("dialect", "wire", "flush", "timing", "buffer"):
         try:
             AnswerOptions.of(None, {option: given})  # type: ignore[misc]
         except (TypeError, ValueError):
             continue
-        return f"options are given by name: write @guarded({option}={shown(given)})"
+        return f"options are given by name: write {decorator}({option}={shown(given)})"
     name = getattr(given, "__name__", given)
-    return f"@guarded needs a function that yields, or one that returns something to iterate; {name!r} is neither"
+    return f"{decorator} needs a function that yields, or one that returns something to iterate; {name!r} is neither"
 
 
-def _unknown(name: str) -> str:
+def _unknown(name: str, known: tuple[str, ...], response: str = "GuardedResponse(source") -> str:
     """What to say of an option that is none."""
     if name in ("status_code", "headers", "background"):
-        advice = f": return GuardedResponse(source, {name}=…);"
+        advice = f": return {response}, {name}=…);"
     elif name in _ELSEWHERE:
         advice = f": write {_ELSEWHERE[name]};"
     else:
-        advice = did_you_mean(name, _NAMES) or ";"
-    return f"unknown option {name!r}{advice} known: {', '.join(_NAMES)}"
+        advice = did_you_mean(name, known) or ";"
+    return f"unknown option {name!r}{advice} known: {', '.join(known)}"

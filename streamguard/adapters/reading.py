@@ -7,14 +7,16 @@ to this connection until the stream is over, or this connection is.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable
 from contextlib import aclosing
-from typing import Final
+from typing import Any, Final
+from urllib.parse import quote
 
-import anyio
 import attrs
 
-from streamguard.adapters.asgi import AsgiSink, Ended, answer_whole, merged_headers, request_facts, send_refusal
+from streamguard.adapters.asgi import AsgiSink, Ended, answer_whole, merged_headers, refuse, request_facts
+from streamguard.adapters.first import look_at_first
 from streamguard.adapters.options import AnswerOptions
 from streamguard.adapters.seal import Receive, Scope, Send
 from streamguard.adapters.transport import say_who_drops
@@ -34,7 +36,7 @@ from streamguard.core.exchange import (
     problem,
     terms,
 )
-from streamguard.core.frame import Frame
+from streamguard.core.frame import Frame, status_of
 from streamguard.core.guard import CompletionGuard
 from streamguard.core.wire import Wire
 from streamguard.log.base import (
@@ -47,17 +49,22 @@ from streamguard.log.base import (
     StreamState,
 )
 from streamguard.runtime.direct import DirectDriver
-from streamguard.runtime.reader import ReplayStage
+from streamguard.runtime.reader import Page, ReplayStage
 from streamguard.runtime.readers import Busy, Reader
 from streamguard.runtime.runs import Run
 from streamguard.runtime.source import TokenSource
+from streamguard.runtime.takeover import said
 
 __all__ = ["NOT_HERE", "ROOT", "Reading", "unavailable", "why_not"]
 
+logger = logging.getLogger("streamguard")
+
 ROOT: Final = "streamguard.root"  # in the scope: where the application that has the endpoints is mounted
 
+_PATH: Final = "/:@!$&'()*+,;="  # what stands as itself in a path (RFC 3986, section 3.3), beside what always does
 _EXPOSED: Final = ("access-control-expose-headers", "streamguard")
 NOT_HERE: Final = "the stream is not here: it never was, is not kept any more, or is in the log of another process"
+_NOT_READ: Final = "a request for a stream is refused for now: %s"
 REPLACED: Final = Failure("replaced", "a newer reader of the same stream took this one's place")
 REUSED: Final = problem(422, "key_reused", "this key was used for another request")
 
@@ -96,11 +103,7 @@ class Reading:
         self.facts = request_facts(scope)
 
     async def refuse(self, refused: Refusal) -> None:
-        await send_refusal(refused, self.scope, self.send)
-        if refused.abort:
-            with anyio.move_on_after(self.options.timing.linger):
-                # Chromium drops what it has of a body when it learns of the abort close behind it, and asks again.
-                await _Sink(self.scope, self.receive, self.send, refused.status, ()).gone()
+        await refuse(refused, self.scope, self.receive, self.send, self.options.timing.linger)
 
     async def resume(self, cursor: Cursor, principal: str, fingerprint: Fingerprint | None = None) -> None:
         """Answer a request that bears a cursor: the frames behind it, or why there are none.
@@ -187,7 +190,6 @@ class Reading:
         client = self.facts.headers.get("streamguard-client")
         reader = Reader(cursor._replace(status=None), lambda: stage.cursor, replace, client)
         exclusive = bool(own_options(info).get("exclusive"))
-        self.guard.readers.join(reader, limit=self.guard.max_readers, exclusive=exclusive)
         fields = merged_headers(self._headers(info, cursor_zero(cursor.sid), reader.name, [_EXPOSED]), headers)
         sink = _Sink(scope, self.receive, send, status, fields)
         # Who verifies knows a cancel from a completion, and its own principal asked for it.
@@ -195,29 +197,42 @@ class Reading:
         if self.options.timing.write is not None and scope:
             say_who_drops(sink.reached)
         driver = self._driver(cursor, stage, sink, started, agreed)
+        # After whatever may raise: nobody would take out again who joined before it.
+        self.guard.readers.join(reader, limit=self.guard.max_readers, exclusive=exclusive)
         run = self.guard.runs.get(cursor.sid)
         if run is not None:
             run.join()
         try:
             await driver.run()
         finally:
-            if run is not None:
-                run.leave()
-            self.guard.readers.leave(reader)
+            try:
+                if run is not None:
+                    run.leave()
+            finally:
+                self.guard.readers.leave(reader)
         return stage.status or "cut", stage.ending.failure
 
     def _driver(
         self, cursor: Cursor, stage: ReplayStage, sink: _Sink, started: Run | None, agreed: Terms
     ) -> DirectDriver[bytes]:
-        pages = self.guard.pages(cursor)
+        pages = self.guard.pages(cursor, rows=True)
+        if started is not None and self.options.timing.peek:  # else the headers have left before the first page
+            pages = _peeked(pages, started, sink)
         return DirectDriver(
-            TokenSource(pages if started is None else _peeked(pages, started, sink)),  # type: ignore[arg-type]
+            TokenSource(pages),  # type: ignore[arg-type]
             stage,
             sink,
             self.options.timing,
             abort=self.options.abort == "always" or not agreed.negotiated,
             request_id=self.facts.headers.get("x-request-id"),
+            on_first=None if started is None or self.options.dialect.name == "raw" else self._look,
         )
+
+    def _look(self, page: Any) -> None:
+        """At the first text of a stream that began here, as its frame has it: which is what the source yielded, unless
+        its flush policy cut that in two."""
+        first = Frame(*page[0]) if isinstance(page[0], tuple) else page[0]
+        look_at_first(said(self.options.dialect.reader(), first.name, first.data))
 
     def _headers(
         self, info: StreamInfo, zero: Cursor | None, reader: str | None, more: list[tuple[str, str]]
@@ -238,7 +253,8 @@ class Reading:
 
     @property
     def _address(self) -> str | None:
-        return None if self.guard.path is None else str(self.scope.get(ROOT, "")) + self.guard.path
+        """The endpoints' path, percent-encoded: where an application is mounted is known decoded: it holds anything."""
+        return None if self.guard.path is None else quote(str(self.scope.get(ROOT, "")) + self.guard.path, safe=_PATH)
 
     def _carrier(self, info: StreamInfo, agreed: Terms) -> Wire:
         """The endpoint's own carrier, else the one that the stream began with; an EventSource reads only one, and a
@@ -249,40 +265,45 @@ class Reading:
         return options.carrier(agreed)
 
     async def _had_it_all(self, cursor: Cursor, state: StreamState) -> None:
-        """The reader has every frame. A POST of an SDK gets the last one again, others are told to stop."""
+        """The reader has every frame. A POST of an SDK gets the last one again, others are told to stop. Raises
+        LogError where the frames cannot be had any more."""
         if terms(self.facts).negotiated or self.facts.method != "POST" or not state.sealed:
             await self.refuse(nothing_more())
             return
         before = state.first
-        async for page in self.guard.pages(state.first):
-            for frame in page:
-                if frame.status is None:
-                    before = Cursor(cursor.sid, frame.seq, frame.offset, frame.crc)
+        try:
+            async for page in self.guard.pages(state.first):
+                for frame in page:
+                    if frame.status is None:
+                        before = Cursor(cursor.sid, frame.seq, frame.offset, frame.crc)
+        except SourceFailed as exc:
+            if isinstance(exc.__cause__, LogError):  # as what it is, which says how the request is refused
+                raise exc.__cause__ from None
+            raise
         await self.read(state.info, before)
 
 
-async def _peeked(
-    pages: AsyncGenerator[list[Frame], None], run: Run, sink: _Sink
-) -> AsyncGenerator[list[Frame], None]:
+async def _peeked(pages: AsyncGenerator[Page, None], run: Run, sink: _Sink) -> AsyncGenerator[Page, None]:
     """The pages; raises what the source raised before its first item, as long as nothing was sent."""
     async with aclosing(pages):
         async for page in pages:
-            if page[-1].status is not None and not sink.started and not run.producer.items:
+            if status_of(page[-1]) is not None and not sink.started and not run.producer.items:
                 await run.over.wait()
                 if run.producer.exception is not None and not sink.started:
                     raise run.producer.exception
             yield page
 
 
-def unavailable(facts: RequestFacts) -> Refusal:
-    """The answer where the log cannot be reached."""
+def unavailable(facts: RequestFacts, exc: LogUnavailable, *, message: str = _NOT_READ) -> Refusal:
+    """The answer where the log cannot be reached, which the server's own log is told of."""
+    logger.warning(message, exc)
     return come_back(facts, "log_unavailable", "the log cannot be reached")
 
 
 def why_not(facts: RequestFacts, cursor: Cursor, exc: LogError) -> Refusal:
     """The answer to a request for what is behind `cursor`, where the log said no."""
     if isinstance(exc, LogUnavailable):
-        return unavailable(facts)
+        return unavailable(facts, exc)
     if isinstance(exc, CursorTrimmed):
         return cannot_resume(facts, cursor, 410, "trimmed", "the frames after this cursor are not kept any more")
     if isinstance(exc, LogLost):

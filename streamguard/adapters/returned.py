@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import AsyncIterable, Iterable, Mapping
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
-__all__ = ["own_response", "refuse_plain"]
+__all__ = ["GUARDED", "guarded_twice", "own_response", "refuse_plain"]
 
+GUARDED: Final = "__streamguard__"  # an attribute of what `@guarded` made, whatever is wrapped round that
 
 T = TypeVar("T")
 
@@ -27,9 +28,18 @@ def own_response(result: T) -> T:
     return result
 
 
+def guarded_twice(endpoint: Any) -> TypeError:
+    """The error for a guarded answer where a guard's log was to have the stream: it would not be in there, and a
+    request that is repeated under its key would generate once more."""
+    return TypeError(
+        f"endpoint {_name(endpoint)!r} under guard.stream answers with a guarded response of its own: remove @guarded, "
+        f"and return the source"
+    )
+
+
 def refuse_plain(endpoint: Any, result: Any) -> None:
     """Raise TypeError for what `endpoint` returned, where that is no source but an answer that does not stream."""
-    name = getattr(endpoint, "__name__", None) or type(endpoint).__name__
+    name = _name(endpoint)
     if result is None:
         raise TypeError(f"endpoint {name!r} returned None: did you forget `return`?")
     if _is_plain(result):
@@ -37,6 +47,10 @@ def refuse_plain(endpoint: Any, result: Any) -> None:
             f"endpoint {name!r} returned a {type(result).__name__}: "
             f"for an answer that does not stream return JSONResponse(…)"
         )
+
+
+def _name(endpoint: Any) -> str:
+    return getattr(endpoint, "__name__", None) or type(endpoint).__name__
 
 
 def _is_plain(result: Any) -> bool:

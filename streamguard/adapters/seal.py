@@ -17,13 +17,14 @@ The seal sees every answer, so it also tells of an endpoint that was meant to be
 
 from __future__ import annotations
 
+import asyncio
 import functools
 import logging
 import sys
 from collections.abc import Awaitable, Callable, MutableMapping
-from types import CellType, FrameType
+from types import CellType, FrameType, FunctionType, MethodType
 from typing import Any, Final
-from weakref import WeakSet
+from weakref import WeakKeyDictionary, WeakSet
 
 from streamguard.adapters.transport import keep_transport
 
@@ -37,6 +38,7 @@ __all__ = [
     "UnsealedResponse",
     "mark_aborted",
     "mark_guarded",
+    "part_send",
     "remember_guarded",
     "remember_unguarded",
     "require_seal",
@@ -52,10 +54,14 @@ ASGIApp = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 _KEY: Final = "streamguard.seal"
 _BASE: Final = "starlette.middleware.base"
+_WRAPPED: Final = ("func", "__self__", "send", "_send", "receive", "_receive")  # where an object may keep another
 _MAX_WRAPPED: Final = 200  # objects looked at; a dozen are usual
+_LAYERS: Final = ("starlette._exception_handler", "starlette.middleware.errors")
+_STOPPED: Final = ("Task cancelled, timeout graceful shutdown exceeded",)  # what uvicorn cancels requests with
+_START: Final = frozenset({None, "type", "http.response.start", True})
 
 # Functions of which `guarded` made guarded ones, and which no route should call.
-_unguarded: Final[WeakSet[Any]] = WeakSet()
+_unguarded: Final[WeakKeyDictionary[Any, str]] = WeakKeyDictionary()  # each with the decorator that did
 # Those that it made, and that were not told of yet.
 _made: Final[WeakSet[Any]] = WeakSet()
 
@@ -67,7 +73,8 @@ class UnsealedResponse(RuntimeError):
         super().__init__(
             "a middleware of `@app.middleware('http')` or BaseHTTPMiddleware would end an aborted stream cleanly. "
             "Add the line `app.add_middleware(SealMiddleware)` (from streamguard.adapters.asgi) after every other "
-            "add_middleware, so that it is outermost; in a mounted application, to the one that mounts it. "
+            "add_middleware, so that it is outermost; in a mounted application, to the one that mounts it. With a "
+            "StreamGuard, call `guard.install(app, ...)` after every add_middleware: it adds the seal too. "
             "Or pass unsealed='allow' and rely on the terminal frame alone."
         )
 
@@ -113,12 +120,46 @@ class SealMiddleware:
         if outer is None:
             keep_transport(scope, receive, send)
 
-        async def sealed_send(message: Message) -> None:
-            if seal.looks and seal.holds(message, scope):
-                return
-            await send(message)
+        def sealed_send(message: Message) -> Awaitable[None]:  # no coroutine: it would be one more at every token
+            return _dropped() if seal.looks and seal.holds(message, scope) else send(message)
 
-        await self.app(scope, receive, sealed_send)
+        try:
+            await self.app(scope, receive, sealed_send)
+        except asyncio.CancelledError as exc:
+            # It came from uvicorn itself, which has nothing more to do with it than to log a traceback of it. Any
+            # other goes on: a layer outside, or its time limit, may wait for it.
+            if outer is not None or not seal.guarded or exc.args != _STOPPED:
+                raise
+
+
+def part_send(send: Send) -> Send:
+    """`send` for the parts of a body, once the answer has begun: without the layers that look at nothing but its start.
+
+    Starlette has three of them round every endpoint, to learn whether an answer has begun, and each is one more
+    coroutine a token. From the first layer that is anything else, an application's own middleware say, all is as it is.
+    """
+    inner: Send | None = send
+    while inner is not None:
+        send, inner = inner, _inside(inner)
+    return send
+
+
+def _inside(send: Any) -> Send | None:
+    """What `send` hands every part of a body on to, as it is; None where it may do anything else."""
+    if not isinstance(send, FunctionType) or "send" not in send.__code__.co_freevars:
+        return None
+    code = send.__code__
+    # A seal holds back ends only. A function of Starlette's that has no other word than those of the start looks at
+    # nothing else: another version's may.
+    looks_past = send.__module__ in _LAYERS and not code.co_names and _START.issuperset(code.co_consts)
+    if not looks_past and send.__module__ != __name__:
+        return None
+    inner: Send = dict(zip(code.co_freevars, send.__closure__ or (), strict=True))["send"].cell_contents
+    return inner
+
+
+async def _dropped() -> None:
+    """What is awaited for a message that did not pass."""
 
 
 def mark_aborted(scope: Scope) -> None:
@@ -137,12 +178,12 @@ def mark_guarded(scope: Scope) -> None:
         seal = seal.outer
 
 
-def remember_unguarded(endpoint: Any) -> None:
-    """Remember that a guarded endpoint was made of `endpoint`, and of what that wraps."""
+def remember_unguarded(endpoint: Any, decorator: str = "@guarded") -> None:
+    """Remember that `decorator` made a guarded endpoint of `endpoint`, and of what that wraps."""
     while endpoint is not None:
         function = getattr(endpoint, "__func__", endpoint)  # a method is another object each time
         try:
-            _unguarded.add(function)
+            _unguarded[function] = decorator
         except TypeError:
             pass  # a few callables can be neither compared nor referred to: they are not told of
         endpoint = getattr(function, "__wrapped__", None)
@@ -169,15 +210,15 @@ def _tell_unguarded(scope: Scope) -> None:
     endpoint = scope.get("endpoint")
     function = getattr(endpoint, "__func__", endpoint)
     try:
-        found = function in _unguarded
+        decorator = _unguarded.pop(function, None)  # once
     except TypeError:
         return
-    if found:
-        _unguarded.discard(function)  # once
+    if decorator is not None:
         logger.error(
             "the endpoint %r was answered unguarded, though there is a guarded one of it: its route was registered "
-            "before; put @guarded below the route's decorator, directly above the function",
+            "before; put %s below the route's decorator, directly above the function",
             getattr(function, "__qualname__", function),
+            decorator,
         )
 
 
@@ -198,16 +239,20 @@ def _made_there(start: object) -> bool:
     seen: set[int] = set()
     waiting = [start]
     while waiting and len(seen) < _MAX_WRAPPED:
-        found = waiting.pop()
-        if id(found) in seen or isinstance(found, type):
+        found: Any = waiting.pop()
+        if found is None or id(found) in seen or isinstance(found, type):
             continue
         seen.add(id(found))
         if getattr(found, "__module__", None) == _BASE and callable(found):
             return True
-        waiting += map(_contents, getattr(found, "__closure__", None) or ())
-        waiting += [getattr(found, name, None) for name in ("func", "__self__", "send", "_send", "receive", "_receive")]
-        waiting += getattr(found, "args", ()) if isinstance(found, functools.partial) else ()
-        waiting += getattr(found, "keywords", {}).values() if isinstance(found, functools.partial) else ()
+        if isinstance(found, FunctionType):
+            waiting += map(_contents, found.__closure__ or ())
+        elif isinstance(found, MethodType):
+            waiting += (found.__func__, found.__self__)
+        elif isinstance(found, functools.partial):
+            waiting += (found.func, *found.args, *found.keywords.values())
+        else:
+            waiting += [getattr(found, name, None) for name in _WRAPPED]
     return False
 
 

@@ -21,7 +21,6 @@ from __future__ import annotations
 
 import contextvars
 import functools
-import hashlib
 import inspect
 from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from typing import Any, Final, Generic, TypeVar, overload
@@ -36,12 +35,14 @@ from starlette.routing import Route
 from typing_extensions import Unpack
 
 from streamguard.adapters.asgi import GuardedAnswer, SealMiddleware, encode_headers, request_facts
-from streamguard.adapters.endpoints import Endpoints, RootedSeal
+from streamguard.adapters.bodies import body_of, read_body
+from streamguard.adapters.endpoints import Endpoints, RootedSeal, require_path
 from streamguard.adapters.logged import Claim, LoggedAnswer, make_claim, register_resumer
 from streamguard.adapters.options import AnswerOptions, Options, StreamNames, StreamOptions, no_endpoint
-from streamguard.adapters.returned import own_response, refuse_plain
+from streamguard.adapters.returned import GUARDED, guarded_twice, own_response, refuse_plain
 from streamguard.adapters.seal import Receive, Scope, Send, mark_guarded, remember_guarded, remember_unguarded
 from streamguard.app import StreamGuard as BaseGuard
+from streamguard.core.arguments import shown
 from streamguard.core.errors import Failure
 from streamguard.observe.hooks import Outcome
 from streamguard.runtime.source import Producer
@@ -88,10 +89,14 @@ class _Streaming(Response, Generic[A]):
         """End the stream as `cancelled`."""
         self.answer.cancel(failure)
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+    def __call__(self, scope: Scope, receive: Receive, send: Send) -> Any:  # a coroutine; of no `async def`, see below
         mark_guarded(scope)
         self.answer.status = self.status_code
         self.answer.headers = [(name.decode("latin-1"), value.decode("latin-1")) for name, value in self.raw_headers]
+        # Each coroutine between the event loop and the source is gone through twice a token.
+        return self.answer(scope, receive, send) if self.background is None else self._then(scope, receive, send)
+
+    async def _then(self, scope: Scope, receive: Receive, send: Send) -> None:
         await self.answer(scope, receive, send)
         if self.background is not None:
             await self.background()
@@ -149,7 +154,7 @@ class ResumableResponse(_Streaming[LoggedAnswer]):
         **named: Unpack[StreamNames],
     ) -> None:
         _require_source(source)
-        body = functools.partial(_body_of, request)
+        body = functools.partial(body_of, request)
         self.answer = LoggedAnswer(guard, source, request=request, body=body, claim=claim, options=options, **named)
         self.status_code = status_code
         self.background = background
@@ -159,6 +164,9 @@ class ResumableResponse(_Streaming[LoggedAnswer]):
 
 class Guarding:
     """What `wrap_endpoint` makes of a source: a guarded answer for one connection."""
+
+    decorator = "@guarded"
+    logs = False  # whether it goes into a guard's log: then no other guarded answer may take its place
 
     def __init__(self, options: AnswerOptions) -> None:
         self.options = options
@@ -174,6 +182,9 @@ class Guarding:
 class _Logging(Guarding):
     """The same into a guard's log."""
 
+    decorator = "@guard.stream"
+    logs = True
+
     def __init__(self, guard: BaseGuard, options: tuple[StreamOptions, AnswerOptions]) -> None:
         super().__init__(options[1])
         self.guard = guard
@@ -181,7 +192,7 @@ class _Logging(Guarding):
 
     async def look(self, request: Request | None) -> Claim | None:
         asked = self._require(request)
-        return await make_claim(self.guard, asked, asked.scope, functools.partial(_body_of, asked))
+        return await make_claim(self.guard, asked, asked.scope, functools.partial(body_of, asked))
 
     def response(self, source: Any, request: Request | None, claim: Claim | None) -> _Streaming[Any]:
         return ResumableResponse(self.guard, self._require(request), source, claim=claim, options=self.both)
@@ -212,14 +223,16 @@ def wrap_endpoint(endpoint: Callable[..., Any], guarding: Guarding) -> Wrapped:
     for as long as it takes to return. A response that it returns passes, unless it streams.
 
     It shows no `__wrapped__`: FastAPI follows it, finds a generator function and answers 200 with an
-    empty body. Raises TypeError for what is no function.
+    empty body. Raises TypeError for what is no function, and for a guarded one that would hide from a log.
     """
+    if guarding.logs and getattr(endpoint, GUARDED, False):
+        raise guarded_twice(endpoint)
     if inspect.isasyncgenfunction(endpoint) or inspect.isgeneratorfunction(endpoint):
 
         async def guarded_endpoint(*args: Any, **kwargs: Any) -> Response:
             asked, given = kwargs.pop(REQUEST, None), kwargs.pop(RESPONSE, None) or _found(Response, args, kwargs)
             if (request := _found(Request, args, kwargs)) is not None:
-                await _read_body(request)
+                await read_body(request)
             request = asked or request
             return _dressed(guarding.response(endpoint(*args, **kwargs), request, None), request, given)
 
@@ -233,15 +246,19 @@ def wrap_endpoint(endpoint: Callable[..., Any], guarding: Guarding) -> Wrapped:
             runs = claim.starts if claim is not None else request is None or not _starts_nothing(request)
             result = await call(*args, **kwargs) if runs else _nothing
             if isinstance(result, Response):
+                if guarding.logs and isinstance(result, GuardedResponse):
+                    await result.answer.source.aclose()
+                    raise guarded_twice(endpoint)
                 return own_response(result)
             refuse_plain(endpoint, result)
             return _dressed(guarding.response(result, request, claim), request, given)
 
     else:
-        raise TypeError(no_endpoint(endpoint))
+        raise TypeError(no_endpoint(endpoint, guarding.decorator))
     functools.update_wrapper(guarded_endpoint, endpoint)
     del guarded_endpoint.__wrapped__  # type: ignore[attr-defined]
-    remember_unguarded(endpoint)
+    setattr(guarded_endpoint, GUARDED, not guarding.logs)
+    remember_unguarded(endpoint, guarding.decorator)
     remember_guarded(guarded_endpoint)
     return guarded_endpoint
 
@@ -283,38 +300,6 @@ def _nothing() -> AsyncIterator[str]:
     raise AssertionError("the source of an answer that starts nothing was asked for")
 
 
-async def _read_body(request: Request) -> None:
-    """Read the body before the stream begins, so that an endpoint that yields can still ask for it.
-
-    While the stream runs its driver owns `receive`: it waits there for the reader to leave, and an endpoint
-    that waited there too, inside its generator, would wait for a body that is gone.
-    """
-    try:
-        await request.body()
-    except RuntimeError:
-        pass  # consumed already, by FastAPI for a form
-
-
-async def _body_of(request: Request) -> bytes:
-    """The request's body, wherever it is by now. What an endpoint read by itself, piece by piece, is gone."""
-    try:
-        return await request.body()
-    except RuntimeError:  # consumed: by FastAPI for a form, which keeps that
-        pass
-    try:
-        form = await request.form()
-    except RuntimeError:
-        return b""
-    parts: list[Any] = []
-    for name, value in form.multi_items():
-        if isinstance(value, str):
-            parts.append((name, value))
-        else:
-            parts.append((name, value.filename, hashlib.sha256(await value.read()).hexdigest()))
-            await value.seek(0)
-    return repr(parts).encode()
-
-
 @overload
 def guarded(endpoint: Streaming, /) -> Endpoint: ...
 @overload
@@ -349,12 +334,14 @@ class StreamGuard(BaseGuard):
 
         An endpoint that returns its source is called only for a request that starts a stream.
         """
-        options = StreamOptions.split(named)
-        register_resumer(self, *options)  # now: a process is asked for another's stream before it has one of its own
-        guarding = _Logging(self, options)
-        if endpoint is not None:
-            return self._wrap(endpoint, guarding)
-        return lambda function: self._wrap(function, guarding)
+        stream, options = StreamOptions.split(named)
+
+        def wrap(function: Streaming) -> Wrapped:
+            # Now: a process is asked for another's stream before it has one of its own.
+            named = register_resumer(self, stream, options, function)
+            return self._wrap(function, _Logging(self, (named, options)))
+
+        return wrap if endpoint is None else wrap(endpoint)
 
     def _wrap(self, endpoint: Streaming, guarding: Guarding) -> Wrapped:
         return wrap_endpoint(endpoint, guarding)
@@ -371,15 +358,35 @@ class StreamGuard(BaseGuard):
         """The answer of an endpoint that was called already: `source` is opened only if the request starts a stream."""
         return ResumableResponse(self, request, source, status_code, headers, background, **named)
 
-    def install(self, app: Starlette, path: str = "/streams", *, by_id: bool = True, **named: Unpack[Options]) -> None:
+    def install(
+        self,
+        app: Starlette,
+        path: str = "/streams",
+        *,
+        by_id: bool = True,
+        close_log: bool = True,
+        **named: Unpack[Options],
+    ) -> None:
         """Put the endpoints at `path`, before every other route, and the seal outermost: call it after every
-        `add_middleware`. `by_id`: whether `<path>/<sid>` is served. Options are how streams are served there.
+        `add_middleware`. `by_id`: whether `<path>/<sid>` is served. At the application's shutdown the streams that are
+        generated here are let go of, and the log is closed, unless `close_log` is False: for a log that is used
+        elsewhere too, or an application that is started again in one process, as tests do. Options are how streams are
+        served there.
 
-        Raises RuntimeError for a guard that is installed already.
+        Raises RuntimeError for a guard that is installed already, and for a path that is another guard's; TypeError
+        and ValueError for arguments that are not an application, or a path.
         """
+        given: object = app
+        if not isinstance(given, Starlette):
+            what = "a Starlette or FastAPI application: its seal stands round all of it, so a router will not do"
+            raise TypeError(f'guard.install(app, "/streams"): app is {what}; not {shown(given)}')
+        require_path(path)
         if self.path is not None:
             raise RuntimeError(f"this guard is installed already, at {self.path}")
+        for route in app.router.routes:
+            if isinstance(route, Route) and isinstance(route.endpoint, Endpoints) and route.path == path:
+                raise RuntimeError(f"another guard is at {path} already; give this one a path of its own")
         endpoints = Endpoints(self, path, by_id=by_id, request_of=Request, **named)
         for address in (f"{path}/{{tail:path}}", path):
             app.router.routes.insert(0, Route(address, endpoints, include_in_schema=False))
-        app.add_middleware(RootedSeal)
+        app.add_middleware(RootedSeal, guard=self, close_log=close_log)

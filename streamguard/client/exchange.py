@@ -22,6 +22,7 @@ from streamguard.client.request import (
     is_safe_header,
     same_origin,
     stays_in_resume,
+    vet_place,
     why_not_follow,
 )
 from streamguard.client.resume import Attempt
@@ -71,6 +72,7 @@ class Exchange:
             if name not in headers and client.headers.get(name) in (None, _defaults().get(name)):
                 headers[name] = value
         self.request = client.build_request(method, url, headers=headers, **fields)
+        vet_place(self.request.headers.get("last-event-id", ""), self.request.url.params.get_list("after"))
         self._answered = self.request  # the one whose answer is the stream
         self._first = self.request.url
         self._extensions = self.request.extensions

@@ -101,6 +101,9 @@ async def stream(
 ) -> AsyncIterator[Answer]:
     """Send a request and read the stream that answers it, verified.
 
+        async with stream("POST", url, json=body) as answer:
+            async for text in answer.text(): ...
+
     `client` is yours to close; without one, each call makes its own, which costs tens of milliseconds.
     `dialect` says what the events are where the server does not (`Raw(profile=…)` for a provider's
     departures); `lenient` accepts a terminal whose own checks hold though its line end is missing.
@@ -110,7 +113,8 @@ async def stream(
     be secret, to another origin.
 
     Raises UnexpectedResponse, ConnectLimitExceeded, FirstByteLimitExceeded; TruncatedStream for a
-    connection that ends before its response; httpx's own errors where there is no connection.
+    connection that ends before its response; httpx's own errors where there is no connection; LocalProtocolError
+    for a request that bears a cursor (`Last-Event-ID`, `?after=`): a stream is verified from its start.
     """
     vet_call("stream", client, httpx.AsyncClient, options)
     state = AnswerState(
@@ -271,7 +275,13 @@ def stream_sync(
     resume: bool | ResumePolicy | None = None,
     **options: Unpack[RequestOptions],
 ) -> Iterator[SyncAnswer]:
-    """`stream` for code without an event loop."""
+    """`stream` for code without an event loop: the same arguments and errors, and `client` is an httpx.Client.
+
+        with stream_sync("POST", url, json=body) as answer:
+            for text in answer.text(): ...
+
+    The answer is a SyncAnswer: `text`, `frames`, `read`, `receipt`. `limits.first_byte` is rounded up to whole seconds.
+    """
     vet_call("stream_sync", client, httpx.Client, options)
     state = AnswerState(
         monotonic(), dialect=dialect, lenient=lenient, limits=limits, max_frame=max_frame, resume=resume

@@ -15,7 +15,7 @@ Hints`, never lets a single read take long.
 from __future__ import annotations
 
 import math
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from time import monotonic
 from typing import Any, Final, Protocol, TypedDict, cast
 
@@ -24,6 +24,8 @@ import attrs
 
 from streamguard.client.limits import ReaderLimits
 from streamguard.core.arguments import did_you_mean, shown
+from streamguard.core.cursor import Cursor
+from streamguard.core.errors import CursorError, LocalProtocolError
 
 __all__ = [
     "Address",
@@ -33,6 +35,7 @@ __all__ = [
     "same_origin",
     "stays_in_resume",
     "vet_call",
+    "vet_place",
     "why_not_follow",
 ]
 
@@ -92,6 +95,25 @@ def vet_call(name: str, client: object, kind: type, options: Mapping[str, Any]) 
             advice = _ELSEWHERE.get(option) or did_you_mean(option, _OWN + _HTTPX) or ";"
             known = f"its own are {', '.join(_OWN)}; to httpx go {', '.join(_HTTPX)}"
             raise TypeError(f"unknown option {option!r}{advice} {known}")
+
+
+def vet_place(last_event_id: str, after: Sequence[str]) -> None:
+    """Raise LocalProtocolError for a request that bears a cursor behind the start, in its `Last-Event-ID` or in its
+    query's `after`. Checksums are chained: from there on nothing can be verified without what stands before it, and the
+    server's right answer would look corrupt. Values that are no cursors of ours say where in another's stream."""
+    for where, values in (("Last-Event-ID", last_event_id.split(",")), ("?after=", after)):
+        if any(_is_behind_start(value.strip()) for value in values):
+            raise LocalProtocolError(
+                f"a client verifies from the start, and cannot begin behind a cursor: ask without {where} "
+                "(?name=…, or Streamguard-Stream: <sid>), and the whole comes again, verified"
+            )
+
+
+def _is_behind_start(text: str) -> bool:
+    try:
+        return Cursor.parse(text).seq > 0
+    except CursorError:
+        return False
 
 
 class Address(Protocol):

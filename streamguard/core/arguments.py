@@ -6,7 +6,7 @@ for one of the right kind that is out of range.
 
     shown, one_line, is_number        parts of messages
     require, require_callable, …      for arguments of functions
-    instance_of, one_of, whole_number for fields, as `validator=`
+    instance_of, one_of, number, …    for fields, as `validator=`
     no_setting, did_you_mean          what to say of a name, or of what stands in its place
 """
 
@@ -24,6 +24,7 @@ __all__ = [
     "instance_of",
     "is_number",
     "no_setting",
+    "number",
     "one_line",
     "one_of",
     "require",
@@ -110,6 +111,22 @@ def one_of(*words: str) -> Check:
     return check
 
 
+def number(*, above: float | None = None, least: float | None = None) -> Check:
+    """A validator for a field that holds a number `above` zero, say, or of `least` zero; NaN is neither."""
+
+    def check(instance: object, attribute: attrs.Attribute[Any], value: object) -> None:
+        good = is_number(value)
+        if above is not None and not (good and value > above):  # type: ignore[operator]  # what is `good` is a number
+            limit = f"above {_in_words(above)}"
+        elif least is not None and not (good and value >= least):  # type: ignore[operator]
+            limit = f"of {_in_words(least)} or more"
+        else:
+            return
+        raise (ValueError if good else TypeError)(f"{attribute.name} is a number {limit}, not {shown(value)}")
+
+    return check
+
+
 def whole_number(instance: object, attribute: attrs.Attribute[Any], value: object) -> None:
     """A validator for a field that holds an int from 1 on."""
     require_whole_number(attribute.name, value)
@@ -135,6 +152,10 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
 
     close = get_close_matches(name, list(known), 1)
     return f": did you mean {close[0]!r}?" if close else ""
+
+
+def _in_words(limit: float) -> str:
+    return f"{limit:g}" if limit else "zero"
 
 
 def _listed(words: Iterable[str]) -> str:

@@ -320,7 +320,7 @@ def checked_policy(policy: FlushPolicy) -> FlushPolicy:
 class FlushStage:
     """Holds text under a policy: `push` in, `tick` for time, `drain` at the end."""
 
-    __slots__ = ("_every", "_held", "_parts", "_wanted", "immediate", "left", "policy", "timed")
+    __slots__ = ("every", "held", "immediate", "left", "pieces", "policy", "timed", "wanted")
 
     def __init__(self, policy: FlushPolicy) -> None:
         # Exactly these types: a subclass may do as it likes.
@@ -329,65 +329,62 @@ class FlushStage:
         # A copy, because a policy given to a decorator or to two streams must not be shared.
         self.policy = policy if self.immediate else copy.deepcopy(checked_policy(policy))
         # A policy that only counts pieces is not asked: the call costs more than the rest of a token here.
-        self._every = self._wanted = int(self.immediate)
+        self.every = self.wanted = int(self.immediate)  # pieces after which text leaves, always and now; 0 asks it
         if type(policy) is EveryTokens:
-            self._every = policy.n
-            self._wanted = 1 if policy.first == "now" else policy.n
-        self._parts: list[str] = []
-        self._held = 0
+            self.every = policy.n
+            self.wanted = 1 if policy.first == "now" else policy.n
+        self.pieces: list[str] = []  # what is held
+        self.held = 0  # characters of it
         self.left = 0  # characters that left
-
-    @property
-    def held(self) -> int:
-        """Characters held now."""
-        return self._held
 
     @property
     def taken(self) -> int:
         """Characters that came in, for the conservation check: counted as they came, not in what left."""
-        return self.left + self._held
+        return self.left + self.held
 
     def push(self, piece: str, now: float) -> str:
         """Take one non-empty piece; return the text that may leave, possibly none.
 
         Raises PolicyError, or whatever the policy raises, with `piece` safely held.
         """
-        parts = self._parts
-        parts.append(piece)  # first, so that a policy that raises loses nothing
-        self._held = held = self._held + len(piece)
-        if self._every:
-            if len(parts) < self._wanted and held < MAX_HELD:
-                return ""
-            self._wanted = self._every
-            return self.drain()
+        pieces = self.pieces
+        pieces.append(piece)  # first, so that a policy that raises loses nothing
+        self.held = held = self.held + len(piece)
+        if self.every:
+            return "" if len(pieces) < self.wanted and held < MAX_HELD else self.counted()
         leave = self.policy.push(piece, held, now)
         return self._release(held if held >= MAX_HELD else leave)
 
+    def counted(self) -> str:
+        """All that is held, now that there are `wanted` pieces."""
+        self.wanted = self.every
+        return self.drain()
+
     def tick(self, now: float) -> str:
         """The text that time releases."""
-        if not self._held:
+        if not self.held:
             return ""
-        return self._release(self.policy.tick(self._held, now))
+        return self._release(self.policy.tick(self.held, now))
 
     def drain(self) -> str:
         """All that is held. Called before everything that is not text, and at every ending."""
-        text = "".join(self._parts)
-        self._parts.clear()
-        self.left += self._held
-        self._held = 0
+        text = "".join(self.pieces)
+        self.pieces.clear()
+        self.left += self.held
+        self.held = 0
         return text
 
     def deadline(self) -> float | None:
         """When to call `tick`; None while nothing is held."""
-        return self.policy.deadline() if self._held else None
+        return self.policy.deadline() if self.held else None
 
     def hold(self, piece: str) -> None:
         """Take `piece` without asking the policy."""
-        self._parts.append(piece)
-        self._held += len(piece)
+        self.pieces.append(piece)
+        self.held += len(piece)
 
     def _release(self, leave: int) -> str:
-        held = self._held
+        held = self.held
         # Exactly int: True would mean one character, and a subclass may compare as it likes.
         if type(leave) is not int or not 0 <= leave <= held:
             raise PolicyError(type(self.policy).__name__, leave, held)

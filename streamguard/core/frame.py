@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import attrs
 
-__all__ = ["Frame", "TextFields", "fits"]
+__all__ = ["Frame", "Row", "TextFields", "fits", "row_of", "status_of"]
 
 # seq, offset, crc and data of a frame that is text and nothing else. The hot path passes a frame of text as
 # this tuple: to make a Frame, and ask it for a name and a status that it does not have, costs a quarter of
 # the way through the core.
 TextFields = tuple[int, int, int, bytes]
+
+# A frame as the plain tuple of its fields; of the first four only, as above, where the others are None. What is kept
+# for long is kept so: the garbage collector lets go of a tuple of such values, and looks at a Frame again and again.
+# `Frame(*row)` is the frame.
+Row = tuple[Any, ...]
 
 
 @attrs.define
@@ -27,6 +34,21 @@ class Frame:
     name: str | None = None
     status: str | None = None
     extra: bytes | None = None
+
+
+def row_of(frame: Frame) -> Row:
+    """A frame as a row."""
+    if frame.name is None and frame.status is None and frame.extra is None:
+        return (frame.seq, frame.offset, frame.crc, frame.data)
+    return (frame.seq, frame.offset, frame.crc, frame.data, frame.name, frame.status, frame.extra)
+
+
+def status_of(frame: Frame | Row) -> str | None:
+    """The status of a frame, or of a row."""
+    if isinstance(frame, Frame):
+        return frame.status
+    status: str | None = frame[5] if len(frame) > 4 else None
+    return status
 
 
 def fits(line: bytes) -> bool:

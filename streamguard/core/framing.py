@@ -92,7 +92,15 @@ class FramedEncoder:
 
     def text(self, text: str) -> Frame:
         """One frame of text of choice 0, at most `max_text` bytes of it (`texts` splits)."""
-        return Frame(*self.text_fields(text))
+        if self.ending.reasons and 0 in self.ending.reasons and not self.finished:
+            raise TextAfterFinish(0, self.ending.reasons[0])
+        quote = self._quote  # as in `text_fields`, without the call: every token of a logged stream comes here
+        data = quote(text)
+        self.chars += len(text)
+        seq, offset, crc, _ = self.last
+        seq, offset, crc = seq + 1, offset + len(data), crc32(b"\n\n%b\n" % data, crc)
+        self.last = (seq, offset, crc, data)
+        return Frame(seq, offset, crc, data)
 
     def text_fields(self, text: str) -> TextFields:
         """The same as a tuple."""

@@ -8,9 +8,12 @@ talked into a second terminal: the table has no key for one.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
 from streamguard.core.cursor import Cursor, cursor_zero
 from streamguard.core.errors import LocalProtocolError, StreamFinished
-from streamguard.core.frame import Frame, TextFields
+from streamguard.core.frame import Frame, Row, TextFields
 from streamguard.core.states import Input, State, step
 from streamguard.core.wire import Wire, WireEncoder, wire_named
 
@@ -72,6 +75,42 @@ class CompletionGuard:
         written = self.encoder.text(fields)
         self.last = fields
         self.bytes += len(written)
+        return written
+
+    def admit_all(self, frames: Sequence[Frame | Row]) -> bytes:
+        """The bytes of frames that were stored, one after the other. Raises as `admit` does: then none was written."""
+        if len(frames) == 1 and type(frames[0]) is tuple and len(frames[0]) == 4:
+            return self.admit_text(frames[0])
+        before = self.last, self.bytes, self.state, self.status
+        parts: list[bytes] = []
+        texts: list[TextFields] = []  # not written yet: a carrier writes many at once for less than one by one
+        seq, offset, _, _ = self.last
+        try:
+            row: Any
+            for row in frames:
+                if type(row) is tuple and len(row) == 4 and row[0] == seq + 1 and row[1] == offset + len(row[3]):
+                    texts.append(row)
+                    seq, offset, _, _ = row
+                    continue
+                if texts:
+                    parts.append(self._texts(texts))
+                    texts = []
+                parts.append(self.admit(Frame(*row) if isinstance(row, tuple) else row))
+                seq, offset, _, _ = self.last
+            if texts:
+                parts.append(self._texts(texts))
+        except BaseException:
+            self.last, self.bytes, self.state, self.status = before
+            raise
+        data = parts[0] if len(parts) == 1 else b"".join(parts)
+        self.bytes = before[1] + len(data)
+        return data
+
+    def _texts(self, rows: Sequence[TextFields]) -> bytes:
+        if self.state != "open":
+            raise self._refusal("frame")
+        written = self.encoder.texts(rows)
+        self.last = rows[-1]
         return written
 
     def heartbeat(self, *, blocked: bool = False) -> bytes:

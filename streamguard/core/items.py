@@ -102,11 +102,20 @@ class Finish:
     choice: int = attrs.field(default=0, validator=_small)
 
 
+def _copied(state: Any) -> Any:
+    return json.loads(dumps(state))
+
+
 @attrs.frozen
 class Checkpoint:
-    """A state from which the source could continue; whatever the flush policy holds leaves first."""
+    """A state from which the source could continue; whatever the flush policy holds leaves first. One in the middle of
+    a character (between bytes, or halves of a surrogate pair) is passed over: nobody could go on from there.
 
-    state: Any
+    It is a copy, as JSON has it: a list of tokens grows on, and by the time the checkpoint is written it would say
+    more than the text before it does. Raises NotSerialisable for a state that is no JSON.
+    """
+
+    state: Any = attrs.field(converter=_copied)
 
 
 Item = str | bytes | Block | Event | Mapping[str, Any] | Finish | Checkpoint

@@ -167,14 +167,14 @@ def write_answer(answer: Answer) -> str:
         if word is None:
             continue
         if not _WORD.fullmatch(word):
-            raise FieldRefused(key)
+            raise FieldRefused(key, "is no token")
         parts.append(f"{key}={word}")
     for key, text in {"resume": answer.resume, "reader": answer.reader}.items():
         if text is None:
             continue
         quoted = '"' + re.sub(r'(["\\])', r"\\\1", text) + '"'
         if not _QUOTED.fullmatch(quoted):
-            raise FieldRefused(key)
+            raise FieldRefused(key, "holds what is not printable ASCII")
         parts.append(f"{key}={quoted}")
     return ", ".join(parts)
 

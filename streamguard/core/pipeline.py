@@ -16,12 +16,13 @@ came in were compared with those that were framed.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from typing import Any
 from zlib import crc32
 
 from streamguard.core.arguments import shown
 from streamguard.core.cursor import Cursor
 from streamguard.core.errors import Failure, LocalProtocolError, UnsupportedItem, failure_from
-from streamguard.core.flush import FlushPolicy, FlushStage
+from streamguard.core.flush import MAX_HELD, FlushPolicy, FlushStage
 from streamguard.core.frame import Frame, TextFields
 from streamguard.core.framing import FramedEncoder
 from streamguard.core.guard import CompletionGuard
@@ -63,6 +64,8 @@ class ItemStage:
             raise _unsupported(item)
         if isinstance(item, Finish) and item.reason is None:
             return [item]  # usage on the way ends nothing, and tears no character
+        if isinstance(item, Checkpoint) and self.intake.torn:
+            return []  # from half a character nobody can go on; and to send it would tear it
         if not isinstance(item, (Finish, Checkpoint)):
             self.items += 1
         text = self.drain()
@@ -110,6 +113,7 @@ class FrameStage:
         require_stage(encoder, FramedEncoder)
         self.encoder = encoder
         self.source = ItemStage(flush)
+        self.text: Callable[[str], Any] = encoder.text  # or `text_fields`, where a text by itself is wanted as a tuple
         # Frames that have a number and were not handed out yet: an item that raises must not take
         # the text that left before it along.
         self._made: list[Frame] = []
@@ -117,11 +121,21 @@ class FrameStage:
     def push(self, item: Item, now: float) -> list[Frame]:
         """The frames that leave as `item` comes. Raises for an item that cannot be sent."""
         if type(item) is str and not self._made and self.encoder.takes_text and item:
-            text = self.source.text(item, now)  # as below, without the lists
+            source = self.source
+            if item.isascii() and not source.intake.torn:
+                source.items += 1  # as `ItemStage.text` does, and `FlushStage.push`, without the calls
+                flush = source.flush
+                if flush.immediate:
+                    flush.left += len(item)
+                    text = item
+                else:
+                    text = flush.push(item, now)
+            else:
+                text = source.text(item, now)
             if not text:
                 return []
             if len(text) * 4 <= self.encoder.max_text:
-                return [self.encoder.text(text)]
+                return [self.text(text)]
             self._made += self.encoder.texts(text)
         elif not self.encoder.takes_text and isinstance(item, (str, bytes)):
             self._made += self.encoder.wire(whole_text(item).encode() if isinstance(item, str) else item)
@@ -204,12 +218,18 @@ class Pipeline:
         self.stage = FrameStage(flush, encoder)
         self.deadline = self.stage.source.flush.deadline
         self.timed = self.stage.source.flush.timed
-        self._fast = encoder.takes_text  # whether text may go straight to the guard: nothing waits before it
+        self._source = self.stage.source
         self._parts: list[bytes] = []  # what was admitted in a call that raised; leaves with the next one
         self._whole = encoder.max_text // 4  # so many characters fit a frame whatever they are
-        self._source = self.stage.source
+        self._clean = encoder.takes_text  # whether nothing waits that belongs before a text
+        # A run: texts, one after the other, of which the stages are told at its end, all at once.
+        self._limit = 0  # characters of a text that goes on with the run; none, where there is no run
+        self._flush, self._immediate = self._source.flush, self._source.flush.immediate
+        self._counts = self._flush.every > 1
+        self._items = self._chars = self._bytes = 0
+        self._last: TextFields = encoder.last
         self._quote: Callable[[str], bytes] = encoder.dialect.text
-        self._written: Callable[[TextFields], bytes]  # the carrier's, once a text was written
+        self._written: Callable[[TextFields], bytes]  # the carrier's, in a run
 
     def open(self, *, resume: str | None = None) -> bytes:
         """The first bytes of the connection, before the source is started."""
@@ -218,76 +238,119 @@ class Pipeline:
     def push(self, item: Item, now: float) -> bytes:
         """The bytes that leave as `item` comes, possibly none. Raises for an item that cannot be sent."""
         try:
-            if type(item) is str and self._fast:
-                source = self._source
-                if item.isascii() and item and not source.intake.torn:
-                    source.items += 1  # as `ItemStage.text` does, and `FlushStage.push`, without the calls
-                    flush = source.flush
-                    if flush.immediate:
-                        flush.left += len(item)
-                        text = item
-                    else:
-                        text = flush.push(item, now)
+            if type(item) is str and 0 < len(item) <= self._limit:
+                self._items += 1
+                if self._immediate and item.isascii():
+                    text = item
                 else:
-                    text = source.text(item, now)
-                if not text:
-                    return b""
-                encoder, guard = self.encoder, self.guard
-                last = encoder.last
-                if len(text) > self._whole or last is not guard.last or encoder.ending.reasons or guard.state != "open":
-                    return self._text(text)
-                data = self._quote(text)  # as `_text` does, without the calls
-                fields = (last[0] + 1, last[1] + len(data), crc32(b"\n\n%b\n" % data, last[2]), data)
+                    if self._counts and item.isascii():
+                        flush = self._flush  # as `FlushStage.push` does, without the call
+                        pieces = flush.pieces
+                        pieces.append(item)
+                        flush.held = held = flush.held + len(item)
+                        if len(pieces) < flush.wanted and held < MAX_HELD:
+                            return b""
+                        text = flush.counted()
+                    else:
+                        text = self._flush.push(item, now) if item.isascii() else self._released(item, now)
+                        if not text:
+                            return b""
+                    if len(text) > self._limit:  # also where half a character ended the run
+                        return self._text(text)
                 try:
+                    data = self._quote(text)  # as the stages do, without the calls
+                    seq, offset, crc, _ = self._last
+                    fields = (seq + 1, offset + len(data), crc32(b"\n\n%b\n" % data, crc), data)
                     written = self._written(fields)
                 except BaseException:
-                    self._rewind()
+                    self._lose(text)
                     raise
-                encoder.last = guard.last = fields
-                encoder.chars += len(text)
-                guard.bytes += len(written)
+                self._last = fields
+                self._chars += len(text)
+                self._bytes += len(written)
                 return written
-            return self._bytes(self.stage.push(item, now))
+            self._settle()
+            if type(item) is str and self._clean:
+                text = self._source.text(item, now)
+                return self._text(text) if text else b""
+            return self._admitted(self.stage.push(item, now))
         except BaseException:
-            self._fast = False  # what the item left behind goes first, should the caller go on
+            self._settle()
+            self._clean = False  # what the item left behind goes first, should the caller go on
             raise
 
+    def _released(self, item: str, now: float) -> str:
+        """In a run: the text that leaves as `item` comes, which is not plain. Half a character ends the run."""
+        source = self._source
+        text = source.intake.text(item)
+        if source.intake.torn:
+            self._settle()
+        return self._flush.push(text, now) if text and not (self._immediate and self._limit) else text
+
     def _text(self, text: str) -> bytes:
-        """A text by the stages' own methods. It leaves both at one place, from where `push` goes on by itself."""
+        """A text by the stages' own methods; where it leaves them as plain as it found them, a run begins."""
+        self._settle()
         if len(text) > self._whole:
-            return self._bytes(self.encoder.texts(text))
+            return self._admitted(self.encoder.texts(text))
         fields = self.encoder.text_fields(text)
         try:
             written = self.guard.admit_text(fields)
         except BaseException:
             self._rewind()
             raise
-        self._quote, self._written = self.encoder.dialect.text, self.guard.encoder.text
+        if not self._source.intake.torn:
+            self._quote, self._written, self._last = self.encoder.dialect.text, self.guard.encoder.text, fields
+            self._limit = self._whole
         return written
+
+    def _settle(self) -> None:
+        """End a run: the stages stand where they would if each of its texts had gone through them."""
+        if self._limit:
+            self._limit = 0
+            source, encoder, guard = self._source, self.encoder, self.guard
+            source.items += self._items
+            if self._immediate:
+                source.flush.left += self._chars
+            encoder.chars += self._chars
+            guard.bytes += self._bytes
+            encoder.last = guard.last = self._last
+            self._items = self._chars = self._bytes = 0
+
+    def _lose(self, text: str) -> None:
+        """In a run: `text` came in and could not be framed."""
+        if self._immediate:
+            self._source.flush.left += len(text)
+        self._settle()
+        self._rewind()
 
     def tick(self, now: float) -> bytes:
         """The bytes that time releases."""
-        return self._bytes(self.stage.tick(now))
+        self._settle()
+        return self._admitted(self.stage.tick(now))
 
     def finish(self, now: float) -> bytes:
         """The last bytes, now that the source returned. `guard.status` says what they were."""
+        self._settle()
         frames = self.stage.finish(now)
         try:
-            return self._bytes(frames)
+            return self._admitted(frames)
         except Exception as exc:
             return self.fail(failure_from(exc), now)
 
     def fail(self, failure: Failure, now: float, status: str = "failed") -> bytes:
         """The last bytes of a stream that did not complete."""
-        return self._bytes(self.stage.fail(failure, now, status))
+        self._settle()
+        return self._admitted(self.stage.fail(failure, now, status))
 
     def heartbeat(self, *, blocked: bool = False) -> bytes:
         """A sign of life, at a frame edge."""
+        self._settle()
         return self.guard.heartbeat(blocked=blocked)
 
     @property
     def cursor(self) -> Cursor:
         """The last frame that was handed out; cursor zero before any."""
+        self._settle()
         return self.encoder.zero if self.guard.state == "unopened" else self.guard.cursor
 
     @property
@@ -303,14 +366,14 @@ class Pipeline:
     @property
     def sent(self) -> int:
         """Bytes handed out, heartbeats included."""
-        return self.guard.bytes
+        return self.guard.bytes + self._bytes
 
     @property
     def items(self) -> int:
         """What the source yielded so far."""
-        return self.encoder.ending.items + self.stage.source.items
+        return self.encoder.ending.items + self._source.items + self._items
 
-    def _bytes(self, frames: list[Frame]) -> bytes:
+    def _admitted(self, frames: list[Frame]) -> bytes:
         try:
             for frame in frames:
                 self._parts.append(self.guard.admit(frame))
@@ -323,6 +386,6 @@ class Pipeline:
 
     def _rewind(self) -> None:
         """After a frame that the carrier refused: else no terminal could follow."""
-        self._fast = False
+        self._clean = False
         at = self.guard.cursor
         self.encoder.rewind(at if at.sid else self.encoder.zero)  # no sid: it was never opened

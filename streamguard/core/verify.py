@@ -81,10 +81,10 @@ class StreamVerifier:
         self._sid: str | None = None
         # The cursor of a frame that is no terminal, to be filled with its numbers; None: each frame is taken apart.
         self._usual: bytes | None = None
-        self._wide = b""  # the same for a checksum of eight digits
+        self._wide: bytes  # the same for a checksum of eight digits; set with the sid
         self._seq = 0
         self._offset = 0
-        self._crc = 0
+        self._crc: int  # set with the sid, which it holds
         self._promised = False  # a cursor, or the promise of one, was seen
         self._dropped = False  # an unfinished last record was
         carrier = wire_named(wire).name
@@ -213,12 +213,12 @@ class StreamVerifier:
 
     def _take_slowly(self, record: Received, frames: list[AnswerFrame]) -> None:
         """Everything but the usual frame: the first, the terminal, one without a cursor, a wrong one."""
-        if record.cursor is None or not (self._promised or looks_like_cursor(record.cursor.decode("ascii", "replace"))):
+        if record.cursor is None or not (self._promised or looks_like_cursor(_ascii(record.cursor))):
             if self._promised:
                 raise self._corrupt("guard_stripped", "a block came without its cursor")
             self._hand_out(0, record.name, record.data, frames)
             return
-        cursor = _parse(record.cursor)
+        cursor = Cursor.parse(_ascii(record.cursor))
         at = self._promise(cursor_zero(cursor.sid))
         if cursor.status == "lost" and cursor.sid == self._sid:  # no frame: it repeats the cursor that was sent
             raise StreamGap(self._seq + 1, None, cursor=self.cursor, detail="the server no longer has what follows")
@@ -246,7 +246,7 @@ class StreamVerifier:
         if not (self.lenient and self._promised and record.kind == "frame" and record.cursor):
             return
         try:
-            if _parse(record.cursor).status is not None:
+            if Cursor.parse(_ascii(record.cursor)).status is not None:
                 self._take_slowly(record, frames)
         except FailedStream:
             raise
@@ -290,10 +290,9 @@ class StreamVerifier:
         self._wide = sid.encode() + b".%d.%d.%x"
 
     def _opening(self, record: Received) -> None:
-        if record.cursor is None:  # the binary carrier names the stream by its sid alone
-            zero = _parse(str(cursor_zero(record.data.decode("ascii", "replace"))).encode("utf-8"))
-        else:
-            zero = _parse(record.cursor)
+        # The binary carrier names the stream by its sid alone.
+        text = str(cursor_zero(_ascii(record.data))) if record.cursor is None else _ascii(record.cursor)
+        zero = Cursor.parse(text)
         self._promise(zero)
         if zero.sid != self._sid:
             raise self._corrupt("sid", f"the opening names stream {zero.sid}")
@@ -387,8 +386,8 @@ class StreamVerifier:
         self.verdict = _VERDICTS.get(type(exc), Verdict.CORRUPT)
 
 
-def _parse(cursor: bytes) -> Cursor:
-    return Cursor.parse(cursor.decode("ascii", "replace"))
+def _ascii(text: bytes) -> str:
+    return text.decode("ascii", "replace")
 
 
 _VERDICTS = {

@@ -69,11 +69,15 @@ def print_resumes(result: ResumeResult, console: Console) -> None:
         table.add_column(name, justify="right")
     for row in result.rows:
         if row.why_not is not None:
-            table.add_row(row.log, "-", "-", "-", "-", row.why_not, "-")
+            table.add_row(row.log, "-", "-", "-", "-", "not tried", "-")
             continue
         numbers = (row.answers, row.cuts, row.resumes, row.duplicates)
         table.add_row(row.log, *map(str, numbers), f"{row.identical} of {row.answers}", f"{row.seconds:.1f}")
     console.print(table)
+    for row in result.rows:
+        if row.why_not is not None:
+            # As it is: a line of its own is not cut to a column, and "[redis]" is no markup.
+            console.print(f"{row.log} was not tried: {row.why_not}", markup=False, highlight=False, soft_wrap=True)
     console.print("Nothing was lost, repeated or mixed in." if result.kept else "A text is not the one that was made.")
 
 

@@ -15,7 +15,8 @@ L4  Who takes over says from where it goes on (`runtime.takeover`).
 L5  A checkpoint is stored with the frames before it, in one step, and with what the dialect needs to go on.
 L6  A tail that was there and is gone is never continued: `read` of a cursor beyond the tail raises `LogLost`.
 L7  A cancel is recorded for good, and every `state` shows it: nobody goes on with a stream that was cancelled. A log
-    lets its lease be taken over all the same, because somebody must seal it.
+    lets its lease be taken over all the same, because somebody must seal it. One of a sealed stream is refused, in the
+    same step; a terminal that was made before the cancel is known to its producer is stored behind it as it is.
 
 Positions are cursors, and every one is compared in all its parts: sequence, offset and checksum. A cursor of another
 stream, or of another history of the same one, fits nowhere.
@@ -32,9 +33,10 @@ from typing import Any, Final, Literal, Protocol, runtime_checkable
 
 import attrs
 
+from streamguard.core.arguments import number
 from streamguard.core.cursor import Cursor
 from streamguard.core.errors import StreamGuardError
-from streamguard.core.frame import Frame
+from streamguard.core.frame import Frame, Row, TextFields
 
 __all__ = [
     "MAX_SIGNALS",
@@ -56,8 +58,12 @@ __all__ = [
     "StreamLog",
     "StreamSealed",
     "StreamState",
+    "Tail",
+    "TextAppend",
     "UnknownStream",
+    "follow",
     "tail_of",
+    "text_append",
 ]
 
 PAGE: Final = 512  # frames of one `read`, by default
@@ -212,23 +218,19 @@ class StreamState:
         return self.tail.status is not None
 
 
-def _positive(instance: object, attribute: attrs.Attribute[Any], value: float) -> None:
-    if not value > 0:
-        raise ValueError(f"{attribute.name} must be above zero, not {value!r}")
-
-
 @attrs.frozen(kw_only=True)
 class Retention:
     """How much is kept of what.
 
     `after_end`: seconds that a sealed stream can still be read. `unsealed`: seconds without an append after which a
     stream whose lease ended is given up. `max_bytes`: of one stream; older frames are trimmed above it, those of a
-    stream that is sealed too. Raises ValueError for a limit that is not above zero.
+    stream that is sealed too. Raises TypeError for a limit that is no number, ValueError for one
+    that is not above zero.
     """
 
-    after_end: float = attrs.field(default=600.0, validator=_positive)
-    unsealed: float = attrs.field(default=3600.0, validator=_positive)
-    max_bytes: int = attrs.field(default=64 * 1024 * 1024, validator=_positive)
+    after_end: float = attrs.field(default=600.0, validator=number(above=0))
+    unsealed: float = attrs.field(default=3600.0, validator=number(above=0))
+    max_bytes: int = attrs.field(default=64 * 1024 * 1024, validator=number(above=0))
 
 
 def tail_of(after: Cursor, frames: Sequence[Frame]) -> Cursor:
@@ -241,15 +243,17 @@ def tail_of(after: Cursor, frames: Sequence[Frame]) -> Cursor:
     if not frames:
         return Cursor(sid, seq, offset, crc)
     last = frames[-1]
-    if len(frames) > 1:
-        for frame in frames:
-            seq += 1
-            offset += len(frame.data)
-            if frame.seq != seq or frame.offset != offset or (frame.status is not None and frame is not last):
-                raise ValueError(f"frame {frame.seq} at {frame.offset} (status {frame.status!r}) does not stand there")
-    elif last.seq != seq + 1 or last.offset != offset + len(last.data):
-        raise ValueError(f"frame {last.seq} at {last.offset} does not follow {seq} at {offset}")
+    if last.seq == seq + 1 and last.offset == offset + len(last.data) and len(frames) == 1:  # a token
+        return _new(Cursor, (sid, last.seq, last.offset, last.crc, last.status))
+    for frame in frames:
+        seq += 1
+        offset += len(frame.data)
+        if frame.seq != seq or frame.offset != offset or (frame.status is not None and frame is not last):
+            raise ValueError(f"frame {frame.seq} at {frame.offset} (status {frame.status!r}) does not stand there")
     return Cursor(sid, last.seq, last.offset, last.crc, last.status)
+
+
+_new: Final = tuple.__new__  # what a NamedTuple's own does, after a call of a Python function
 
 
 @runtime_checkable
@@ -310,7 +314,8 @@ class StreamLog(Protocol):
         ...
 
     async def signal(self, sid: str, kind: SignalKind, payload: bytes = b"") -> None:
-        """Tell the producer something, wherever it runs. `cancel` is recorded for good. Raises UnknownStream.
+        """Tell the producer something, wherever it runs. `cancel` is recorded for good. Raises UnknownStream,
+        and StreamSealed for a cancel of a stream that ended, however it did.
 
         `grant` is flow control, `read` says that somebody reads the stream at another process. Of those two a log keeps
         the newest MAX_SIGNALS of a stream, or more.
@@ -340,3 +345,31 @@ class StreamLog(Protocol):
     async def aclose(self) -> None:
         """Let go of files and connections. Stored streams stay."""
         ...
+
+
+class Tail(Protocol):
+    """A reader at the tail of a stream, for a log that has its frames at hand."""
+
+    async def next(self, seconds: float) -> list[Row]:
+        """The frames behind those that it has given, in order, as rows; PAGE of them at most. Waits up to `seconds` for
+        the first; empty once they have passed, and at the end of a sealed stream. Raises as `read` does."""
+        ...
+
+
+def follow(log: StreamLog, after: Cursor) -> Tail | None:
+    """A reader from `after` on, where the log has a shorter way than to read and to wait; else None.
+
+    A log may have a method `follow(after)` for it. Raises as `read` does.
+    """
+    method: Callable[[Cursor], Tail | None] | None = getattr(log, "follow", None)
+    return None if method is None else method(after)
+
+
+TextAppend = Callable[[Lease, Cursor, TextFields], "Cursor | None"]
+"""`append` of one frame of text, done at once; None for whatever is not the plain case, in which nothing was done."""
+
+
+def text_append(log: StreamLog) -> TextAppend | None:
+    """A shorter way to append a text, where the log has one: a log may have a method `text_append()` for it."""
+    method: Callable[[], TextAppend | None] | None = getattr(log, "text_append", None)
+    return None if method is None else method()

@@ -6,9 +6,10 @@ is what the contract asks of a store. Frames are handed out as they were appende
 do not change them.
 
 Bounded in three ways. `max_streams` and `max_bytes` are for all streams together; whoever needs room first forgets
-sealed streams, the one that ended first before the others, then nothing: `create` raises LogUnavailable rather than
-harm a running stream. A running one may go on above `max_bytes`, up to `Retention.max_bytes` each. Ages are
-`Retention`'s, and are enforced when `sweep` is called. Bytes are those that Python needs (`kept.cost`).
+sealed streams, those of its own principal before all others, of these the one that ended first, then nothing: `create`
+raises LogUnavailable rather than harm a running stream. A running one may go on above `max_bytes`, up to
+`Retention.max_bytes` each. Ages are `Retention`'s, and are enforced when `sweep` is called. Bytes are those that Python
+needs (`kept.cost`).
 
 For one event loop at a time: loops may use it one after the other. Two threads at once may not; while somebody
 waits, a call that changes something from another thread than theirs raises RuntimeError, and nothing is changed.
@@ -27,7 +28,7 @@ import attrs
 
 from streamguard.core.arguments import require, require_callable, require_whole_number
 from streamguard.core.cursor import Cursor, cursor_zero
-from streamguard.core.frame import Frame
+from streamguard.core.frame import Frame, TextFields, row_of
 from streamguard.log.base import (
     MAX_SIGNALS,
     PAGE,
@@ -43,16 +44,20 @@ from streamguard.log.base import (
     StreamInfo,
     StreamSealed,
     StreamState,
+    Tail,
+    TextAppend,
     UnknownStream,
     tail_of,
 )
-from streamguard.log.kept import KeptStream, cost
+from streamguard.log.kept import FRAME_COST, KeptStream, KeptTail, cost
 from streamguard.log.waits import Waits, wake
 
 __all__ = ["MemoryLog"]
 
 _KEPT: Final = 7 / 8  # of `Retention.max_bytes`, after trimming: so that not every further append has to trim
 _RELEASES_KEY: Final = ("failed", "cancelled")  # who ended so may ask again under the same idempotency key
+
+_new: Final = tuple.__new__  # what a NamedTuple's own does, after a call of a Python function
 
 _Key = TypeVar("_Key", bound=Hashable)
 
@@ -62,6 +67,9 @@ class MemoryLog:
 
     Raises TypeError and ValueError for arguments of the wrong kind or below 1.
     """
+
+    shared = False
+    """No other process sees its streams."""
 
     def __init__(
         self,
@@ -86,6 +94,7 @@ class MemoryLog:
         self._streams: dict[str, KeptStream] = {}
         # In the order in which they ended. A plain dict would be slow to find its first, once many before it are gone.
         self._sealed: OrderedDict[str, KeptStream] = OrderedDict()
+        self._sealed_of: dict[str | None, dict[str, KeptStream]] = {}  # the same, of each principal
         self._keys: dict[str, KeptStream] = {}
         self._names: dict[tuple[str, str | None], dict[str, KeptStream]] = {}  # each in the order of creation
         self._principals: dict[str, dict[str, KeptStream]] = {}
@@ -105,7 +114,7 @@ class MemoryLog:
             holder = self._keys.get(info.key)
         if holder is not None:
             raise StreamExists(holder.info)
-        self._make_room()
+        self._make_room(info.principal)
         if info.options:  # the caller's own mapping, which may change
             info = attrs.evolve(info, options=copy.deepcopy(dict(info.options)))
         now = self._clock()
@@ -122,10 +131,12 @@ class MemoryLog:
     async def append(
         self, lease: Lease, after: Cursor, frames: Sequence[Frame], *, checkpoint: bytes | None = None
     ) -> Cursor:
-        stream = self._held_by(lease)
+        stream = self._streams.get(lease.sid)
+        if stream is None or lease.epoch != stream.epoch:
+            stream = self._held_by(lease)  # raises
         now = self._clock()
         tail = stream.tail
-        if after != tail or tail[4] is not None:
+        if (after is not tail and after != tail) or tail[4] is not None:
             stream.require_stored(after, frames)
             stream.lease_end = now + lease.ttl
             return tail
@@ -134,9 +145,16 @@ class MemoryLog:
             self._waits.check()  # before anything is stored
         if frames:
             size = 0
+            rows = stream.rows
             for frame in frames:
-                size += cost(frame)
-            stream.frames += frames
+                if frame.name is None and frame.status is None and frame.extra is None:  # as below, without the calls
+                    data = frame.data
+                    rows.append((frame.seq, frame.offset, frame.crc, data))
+                    size += FRAME_COST + len(data)
+                else:
+                    row = row_of(frame)
+                    rows.append(row)
+                    size += cost(row)
             stream.tail = tail
             stream.bytes += size
             stream.appended = now
@@ -146,13 +164,40 @@ class MemoryLog:
             stream.checkpoint = Checkpointed(tail, checkpoint)
         if tail[4] is not None:
             self._seal(stream, now)
-        if stream.bytes > self._max_stream_bytes:
-            self.bytes -= stream.trim(int(self._max_stream_bytes * _KEPT))
-        if self.bytes > self._max_bytes:
-            self._forget_sealed(stream)
+        if stream.bytes > self._max_stream_bytes or self.bytes > self._max_bytes:
+            self._bound(stream)
         if stream.readers and frames:
             wake(stream.readers)
         return tail
+
+    def _append_text(self, lease: Lease, after: Cursor, fields: TextFields) -> Cursor | None:
+        """See `log.base.TextAppend`: `append`, without its cases."""
+        stream = self._streams.get(lease.sid)
+        if stream is None or lease.epoch != stream.epoch:
+            return None
+        tail = stream.tail
+        seq, offset, crc, data = fields
+        size = len(data)
+        if after is not tail or tail[4] is not None or seq != tail[1] + 1 or offset != tail[2] + size:
+            return None
+        if stream.readers:
+            self._waits.check()
+        size += FRAME_COST
+        stream.rows.append(fields)
+        stream.tail = tail = _new(Cursor, (tail[0], seq, offset, crc, None))
+        stream.bytes += size
+        self.bytes += size
+        stream.appended = now = self._clock()
+        stream.lease_end = now + lease.ttl
+        if stream.bytes > self._max_stream_bytes or self.bytes > self._max_bytes:
+            self._bound(stream)
+        if stream.readers:
+            wake(stream.readers)
+        return tail
+
+    def text_append(self) -> TextAppend | None:
+        """See `log.base.text_append`. None where a subclass appends in a way of its own."""
+        return self._append_text if type(self).append is MemoryLog.append else None
 
     async def renew(self, lease: Lease) -> None:
         stream = self._held_by(lease)
@@ -189,7 +234,7 @@ class MemoryLog:
     async def read(self, after: Cursor, *, limit: int = PAGE) -> list[Frame]:
         stream = self._stream(after.sid)
         index = stream.index(after)
-        return stream.frames[index : index + limit]
+        return [Frame(*row) for row in stream.rows[index : index + limit]]
 
     async def wait(self, after: Cursor, timeout: float) -> bool:
         stream = self._streams.get(after.sid)
@@ -197,6 +242,13 @@ class MemoryLog:
             return True
         await self._waits.sleep(stream.readers, timeout)
         return stream.forgotten or stream.moved(after)
+
+    def follow(self, after: Cursor) -> Tail | None:
+        """See `log.base.follow`. None where a subclass reads or waits in a way of its own."""
+        own = type(self)
+        if own.read is not MemoryLog.read or own.wait is not MemoryLog.wait:
+            return None
+        return KeptTail(self._stream(after.sid), after, self._waits)
 
     async def state(self, sid: str) -> StreamState:
         stream = self._stream(sid)
@@ -215,10 +267,10 @@ class MemoryLog:
     async def signal(self, sid: str, kind: SignalKind, payload: bytes = b"") -> None:
         stream = self._stream(sid)
         self._waits.check()
+        if kind == "cancel":
+            stream.cancel()
         stream.last_signal += 1
         stream.signals.append(Signal(stream.last_signal, kind, bytes(payload)))
-        if kind == "cancel":
-            stream.cancelled = True
         if len(stream.signals) > MAX_SIGNALS:
             stream.drop_signal()
         wake(stream.listeners)
@@ -287,33 +339,47 @@ class MemoryLog:
     def _seal(self, stream: KeptStream, now: float) -> None:
         stream.ended = now
         self._sealed[stream.info.sid] = stream
+        self._sealed_of.setdefault(stream.info.principal, OrderedDict())[stream.info.sid] = stream
         key = stream.info.key
         if key is not None and stream.tail.status in _RELEASES_KEY:
             self._keys.pop(key, None)
 
-    def _make_room(self) -> None:
-        """For one stream more. Raises LogUnavailable if only running ones are left to be forgotten."""
-        while self._sealed and len(self._streams) >= self._max_streams:
-            self._forget(next(iter(self._sealed.values())))
+    def _make_room(self, principal: str | None) -> None:
+        """For one stream more of a principal's. Raises LogUnavailable if only running ones are left to be forgotten."""
+        while self._sealed and (len(self._streams) >= self._max_streams or self.bytes >= self._max_bytes):
+            self._forget_first(principal)
         if len(self._streams) >= self._max_streams:
             raise LogUnavailable(f"full: {len(self._streams)} streams are running, and max_streams is no more")
-        while self._sealed and self.bytes >= self._max_bytes:
-            self._forget(next(iter(self._sealed.values())))
         if self.bytes >= self._max_bytes:
             raise LogUnavailable(f"full: running streams hold {self.bytes} bytes, and max_bytes is {self._max_bytes}")
 
+    def _bound(self, stream: KeptStream) -> None:
+        """Keep to the limits, after an append to `stream`."""
+        if stream.bytes > self._max_stream_bytes:
+            self.bytes -= stream.trim(int(self._max_stream_bytes * _KEPT))
+        if self.bytes > self._max_bytes:
+            self._forget_sealed(stream)
+
     def _forget_sealed(self, but: KeptStream) -> None:
         """Until the bytes fit; never the one that was appended to just now, which its readers have not seen yet."""
-        while self.bytes > self._max_bytes:
-            oldest = next((stream for stream in self._sealed.values() if stream is not but), None)
-            if oldest is None:
-                break
-            self._forget(oldest)
+        while self.bytes > self._max_bytes and self._forget_first(but.info.principal, but):
+            pass
+
+    def _forget_first(self, principal: str | None, but: KeptStream | None = None) -> bool:
+        """Forget one sealed stream; whether there was one. Who needs room pays for it: else a flood of one principal's
+        streams would drive out those of all others."""
+        for streams in (self._sealed_of.get(principal, {}), self._sealed):
+            oldest = next((stream for stream in streams.values() if stream is not but), None)
+            if oldest is not None:
+                self._forget(oldest)
+                return True
+        return False
 
     def _forget(self, stream: KeptStream) -> None:
         info = stream.info
         del self._streams[info.sid]
-        self._sealed.pop(info.sid, None)
+        if self._sealed.pop(info.sid, None) is not None:
+            _leave(self._sealed_of, info.principal, info.sid)
         if info.key is not None and self._keys.get(info.key) is stream:
             del self._keys[info.key]
         if info.name is not None:

@@ -43,7 +43,7 @@ class _Channel:
     stands: bytes | None = None
     asked: float = 0.0  # when that was known
     heard: int = 0  # grows with all that is heard
-    wakers: Wakers = attrs.field(factory=list)
+    wakers: Wakers = attrs.field(factory=Wakers)
 
 
 class Hub:

@@ -202,6 +202,7 @@ return 1
 SIGNAL: Final = _script("""
 local found = look()
 if not found then return {'gone'} end
+if ARGV[1] == 'cancel' and status(found[2]) then return {'sealed', found[2]} end
 local number = redis.call('HINCRBY', meta, 'signals', 1)
 redis.call('XADD', signals, id(number), 'k', ARGV[1], 'p', ARGV[2])
 if ARGV[1] == 'cancel' then redis.call('HSETNX', meta, 'cancelled', number) end

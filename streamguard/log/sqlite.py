@@ -22,8 +22,8 @@ import json
 import os
 import threading
 import weakref
-from collections.abc import Callable, Sequence
-from typing import Final, TypeVar, get_args
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, Final, TypeVar, get_args
 
 import anyio
 import attrs
@@ -98,7 +98,8 @@ class SQLiteLog:
         self, lease: Lease, after: Cursor, frames: Sequence[Frame], *, checkpoint: bytes | None = None
     ) -> Cursor:
         kept = tuple(frames)  # the caller's list may change before the thread comes to it
-        return await self._write(lambda book: book.append(lease, after, kept, checkpoint))
+        tail: Cursor = await self._called(Book.append, (lease, after, kept, checkpoint))
+        return tail
 
     async def renew(self, lease: Lease) -> None:
         await self._write(lambda book: book.renew(lease))
@@ -200,10 +201,14 @@ class SQLiteLog:
     # ---- inside -------------------------------------------------------------------------------
 
     async def _write(self, work: Callable[[Book], _T], *, alone: bool = False) -> _T:
-        call = Call(self._loops.here(), work, alone)
-        self._running().write(call)
-        result: _T = await call.outcome()
+        result: _T = await self._called(work, (), alone)
         return result
+
+    def _called(self, work: Callable[..., Any], args: tuple[Any, ...], alone: bool = False) -> Awaitable[Any]:
+        """What to await for the outcome of a call that waits for the writer from now on."""
+        call = Call(self._loops.here(), work, args, alone)
+        self._running().write(call)
+        return call.outcome()
 
     async def _read(self, work: Callable[[Opened], _T]) -> _T:
         call = Call(self._loops.here(), work)
@@ -247,6 +252,8 @@ def _placed(path: str | os.PathLike[str]) -> str:
         raise TypeError(f"path must be a str or a path, not {shown(path)}")
     if not text or text.startswith((":memory:", "file:")):
         raise ValueError(f"path must be that of a file, not {text!r}; a log in memory is MemoryLog()")
+    if "://" in text:
+        raise ValueError(f'path must be that of a file, for example "streams.db", and no URL; not {text!r}')
     text = os.path.realpath(text)
     why = refusal(text)
     if why is not None:

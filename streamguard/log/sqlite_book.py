@@ -129,7 +129,7 @@ class Book:
                 moved[sid] = kept.tail, kept.signals
                 if sid in self.ours:
                     until = kept.until - self.opened.shift
-                    self._recent.keep(Tail(kept.tail, kept.base, kept.recent.copy(), until))
+                    self._recent.keep(Tail(kept.tail, kept.base, kept.recent, len(kept.recent), until))
                 if kept.tail.status is not None:
                     self.ours.discard(sid)
                     del self._streams[sid]  # nothing more will be appended
@@ -166,9 +166,11 @@ class Book:
         return Lease(info.sid, 1, ttl)
 
     def append(self, lease: Lease, after: Cursor, frames: Sequence[Frame], checkpoint: bytes | None) -> Cursor:
-        kept = self._held_by(lease)
+        kept = self._streams.get(lease.sid)
+        if kept is None or lease.epoch != kept.epoch or lease.sid not in self.ours:
+            kept = self._held_by(lease)
         tail = kept.tail
-        if after != tail or tail.status is not None:
+        if (after is not tail and after != tail) or tail.status is not None:
             self._require_stored(kept, after, frames)
             kept.until = self.now + lease.ttl
             self._changed(kept)
@@ -223,6 +225,8 @@ class Book:
 
     def signal(self, sid: str, kind: SignalKind, payload: bytes) -> None:
         kept = self._stream(sid)
+        if kind == "cancel" and kept.tail.status is not None:
+            raise StreamSealed(kept.tail)
         kept.signals += 1
         kept.cancelled = kept.cancelled or kind == "cancel"
         self._changed(kept)

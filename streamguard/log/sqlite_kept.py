@@ -12,7 +12,7 @@ from typing import Any, Final
 import attrs
 
 from streamguard.core.cursor import Cursor
-from streamguard.core.frame import Frame
+from streamguard.core.frame import Frame, Row, row_of
 from streamguard.log.sqlite_blocks import BEGIN, LONG, Damaged, block_size, fits, locate, pack, step
 from streamguard.log.sqlite_reading import block_of
 
@@ -52,7 +52,7 @@ class Kept:
     signals: int
     block: Filling | None = None
     base: Cursor = attrs.field(default=attrs.Factory(lambda self: self.tail, takes_self=True))
-    recent: list[Frame] = attrs.field(factory=list)  # those behind `base`
+    recent: list[Row] = attrs.field(factory=list)  # those behind `base`
 
     def row(self) -> tuple[Any, ...]:
         _, seq, offset, crc, status = self.tail
@@ -68,8 +68,15 @@ def fill(connection: sqlite3.Connection, kept: Kept, frames: Sequence[Frame]) ->
 
     Raises ValueError for a frame that cannot be stored, Damaged where the block is not what it was.
     """
-    pieces = [pack(frame) for frame in frames]
     block = kept.block
+    if block is not None and len(frames) == 1:  # a token, mostly: as below, without the lists
+        piece = pack(frames[0])
+        if block.used + len(piece) <= len(block.data):
+            block.put(piece)
+            return block
+        pieces = [piece]
+    else:
+        pieces = [pack(frame) for frame in frames]
     if block is None and kept.tail.seq > kept.first.seq:
         block = kept.block = _last_block(connection, kept)
     again = None
@@ -119,17 +126,17 @@ def trim(connection: sqlite3.Connection, kept: Kept, max_bytes: int) -> bool:
 def remember(kept: Kept, frames: Sequence[Frame]) -> None:
     """Add to the newest frames; drop the older half of them when they are many."""
     recent = kept.recent
-    recent += frames
-    end = recent[-1].offset
+    for frame in frames:
+        recent.append(row_of(frame))
+    end = recent[-1][1]
     if len(recent) <= _RECENT and end - kept.base.offset <= _RECENT_BYTES:
         return
     start = max(0, len(recent) - _RECENT // 2)
-    while start < len(recent) and end - recent[start].offset + len(recent[start].data) > _RECENT_BYTES // 2:
+    while start < len(recent) and end - recent[start][1] + len(recent[start][3]) > _RECENT_BYTES // 2:
         start += 1
     if start:
-        last = recent[start - 1]
-        kept.base = Cursor(kept.sid, last.seq, last.offset, last.crc)
-        del recent[:start]
+        kept.base = Cursor(kept.sid, *recent[start - 1][:3])
+        kept.recent = recent[start:]  # another list: readers may be looking at this one
 
 
 def _last_block(connection: sqlite3.Connection, kept: Kept) -> Filling:

@@ -86,7 +86,7 @@ class Reader:
         sound = True
         for call in calls:
             try:
-                call.result = call.work(opened)
+                call.result = call.work(opened, *call.args)
             except Exception as exc:
                 call.error = trouble(exc)
                 sound = sound and not isinstance(exc, sqlite3.Error)

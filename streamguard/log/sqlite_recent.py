@@ -15,7 +15,7 @@ import time
 from typing import Final, NamedTuple
 
 from streamguard.core.cursor import Cursor
-from streamguard.core.frame import Frame
+from streamguard.core.frame import Frame, Row
 from streamguard.log import sqlite_clock as clock
 
 __all__ = ["FRESH", "Recent", "Tail"]
@@ -25,11 +25,13 @@ _MOST: Final = 8192  # streams
 
 
 class Tail(NamedTuple):
-    """The end of a stream: `frames` stand behind `base`; the lease holds until `until`, in seconds of `uptime`."""
+    """The end of a stream: `size` of `rows` stand behind `base`; the lease holds until `until`, in seconds of
+    `uptime`. The list is the writer's own, which adds to it what is not committed yet, and takes nothing away."""
 
     tail: Cursor
     base: Cursor
-    frames: list[Frame]
+    rows: list[Row]
+    size: int
     until: float
 
 
@@ -56,18 +58,14 @@ class Recent:
         found = self._found(after.sid)
         if found is None:
             return None
-        _, base, frames, _ = found
+        _, base, rows, size, _ = found
         index = after.seq - base.seq
-        if not 0 <= index <= len(frames):
+        if not 0 <= index <= size:
             return None
-        if index:
-            before = frames[index - 1]
-            fits = before.offset == after.offset and before.crc == after.crc
-        else:
-            fits = base.offset == after.offset and base.crc == after.crc
-        if not fits:
+        offset, crc = rows[index - 1][1:3] if index else base[2:4]
+        if offset != after.offset or crc != after.crc:
             return None
-        return frames[index : index + limit]
+        return [Frame(*row) for row in rows[index : min(index + limit, size)]]
 
     def moved(self, after: Cursor) -> bool | None:
         """Whether there is something to do for a reader at `after`, or None for what is not known here."""

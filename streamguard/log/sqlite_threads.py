@@ -174,7 +174,7 @@ class _Writer:
             for call in calls:
                 call.error = None
                 try:
-                    call.result = call.work(book)
+                    call.result = call.work(book, *call.args)
                 except LogError as exc:
                     call.error = exc
             book.commit()
@@ -199,7 +199,7 @@ class _Writer:
     def _alone(self, book: Book | None, call: Call) -> Book | None:
         try:
             book = self._opened(book)
-            call.result = call.work(book)
+            call.result = call.work(book, *call.args)
         except Exception as exc:
             call.error = trouble(exc)
             book = self._sound(book, exc)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import sys
 import threading
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import anyio
@@ -25,13 +25,16 @@ Standing = tuple[Cursor, int]
 class Loop(LoopCaller):
     """Calls into the event loop in which it was made. Two of one loop are equal: one call may wake many there.
 
-    `asyncio` is the loop if it is asyncio's; trio, which may be its guest, is not.
+    `asyncio` is the loop if it is asyncio's; trio, which may be its guest, is not. `beds` are for who sleeps there
+    next: each has a timer, mostly, that is as well used again.
     """
 
-    __slots__ = ("asyncio",)
+    __slots__ = ("asyncio", "beds", "waits")
 
     def __init__(self) -> None:
         super().__init__()
+        self.waits = Waits()
+        self.beds: list[Wakers] = []
         owner = getattr(self._call, "__self__", None)
         self.asyncio = owner if isinstance(owner, asyncio.AbstractEventLoop) else None
 
@@ -62,48 +65,66 @@ class _Sleeper:
 
     loop: Loop
     over: bool = attrs.field(default=False, init=False)
-    _wakers: Wakers = attrs.field(factory=list, init=False)
+    _wakers: Wakers | None = attrs.field(default=None, init=False)
 
     async def sleep(self, seconds: float) -> None:
         """Until `wake`, or so long. Nothing happens on this loop between the look and the waker in the list."""
-        if not self.over:
-            await Waits().sleep(self._wakers, seconds)
+        if self.over:
+            return
+        beds = self.loop.beds
+        self._wakers = wakers = beds.pop() if beds else Wakers()
+        try:
+            await self.loop.waits.sleep(wakers, seconds)
+        finally:
+            self._wakers = None  # before another sleeps there, whom a late call must not wake
+            beds.append(wakers)
 
     def wake(self) -> None:
         """On the loop."""
         self.over = True
-        wake(self._wakers)
+        if self._wakers is not None:
+            wake(self._wakers)
 
 
 class Call:
-    """Work for a thread, and what came of it. `alone` is work that cannot be part of a transaction.
+    """Work for a thread, called with its connection and `args`, and what came of it. `alone` is work that cannot be
+    part of a transaction.
 
     Made on the event loop of whoever awaits `outcome`; one for each append, so it is a plain class, and sleeps on a
     future of asyncio's where there is one: what serves all loops costs three times as much.
     """
 
-    __slots__ = ("_sleep", "alone", "error", "given_up", "loop", "result", "wake", "work")
+    __slots__ = ("_event", "_future", "alone", "args", "error", "given_up", "loop", "result", "work")
 
-    def __init__(self, loop: Loop, work: Callable[[Any], Any], alone: bool = False) -> None:
+    def __init__(self, loop: Loop, work: Callable[..., Any], args: tuple[Any, ...] = (), alone: bool = False) -> None:
         self.loop = loop
         self.work = work
+        self.args = args
         self.alone = alone
         self.given_up = False
         self.result: Any = None
         self.error: BaseException | None = None
+        self._event: anyio.Event | None = None
+        self._future: asyncio.Future[None] | None = None
         if loop.asyncio is None:
-            event = anyio.Event()
-            self._sleep: Callable[[], Awaitable[object]] = event.wait
-            self.wake: Callable[[], None] = event.set
+            self._event = anyio.Event()
         else:
-            future = loop.asyncio.create_future()
-            self._sleep = lambda: future
-            self.wake = lambda: None if future.done() else future.set_result(None)
+            self._future = loop.asyncio.create_future()
+
+    def wake(self) -> None:
+        """On the loop."""
+        if self._event is not None:
+            self._event.set()
+        elif self._future is not None and not self._future.done():
+            self._future.set_result(None)
 
     async def outcome(self) -> Any:
         """What the work answered; raises what it raised. A caller that is cancelled leaves it undone, if it can."""
         try:
-            await self._sleep()
+            if self._future is not None:
+                await self._future
+            elif self._event is not None:
+                await self._event.wait()
         except BaseException:
             self.given_up = True
             raise
@@ -119,8 +140,13 @@ class Call:
 def deliver(sleepers: Iterable[_Sleeper | Call]) -> None:
     """Wake them, each on its loop, with one call into each loop."""
     loops: dict[Loop, list[_Sleeper | Call]] = {}
+    last: Loop | None = None
+    those: list[_Sleeper | Call] = []
     for sleeper in sleepers:
-        loops.setdefault(sleeper.loop, []).append(sleeper)
+        if sleeper.loop is not last:  # mostly they are all of one, and to hash it is a call
+            last = sleeper.loop
+            those = loops.setdefault(last, [])
+        those.append(sleeper)
     for loop, those in loops.items():
         loop(_Waking(those))
 

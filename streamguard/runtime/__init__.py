@@ -7,7 +7,7 @@
     buffer     the hand-over buffer that these three share
     closing    what a source came from, closed
     wakeup     calls into an event loop from outside of it
-    direct     source -> pipeline -> sink, in the task that serves the request
+    direct     source -> pipeline -> sink, in one task
     stages     the stages as async iterators, for a server of your own
     connection one connection as a driver sees it: opened, written to, ended once
     watch      the clock of one connection: heartbeat, flush, stall and write deadlines

@@ -9,13 +9,11 @@
 
 `state()` is asked between two steps of the source, where the source itself is stepped: what it answers is how things
 stand behind the item that was yielded last, however far ahead of the network the source runs. A sync source is stepped
-in a thread of its own, and asked there. The answer is copied at once: a list of tokens grows on, and by the time the
-checkpoint is written it would say more than the text before it does.
+in a thread of its own, and asked there. The answer is copied at once.
 """
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Iterator
 from typing import Any, Protocol
@@ -24,7 +22,6 @@ import attrs
 
 from streamguard.core.arguments import require_callable, shown
 from streamguard.core.items import Checkpoint, Item
-from streamguard.core.jsontext import dumps
 from streamguard.runtime.closing import close, close_sync
 
 __all__ = ["CheckpointEvery", "Stateful"]
@@ -68,7 +65,9 @@ class CheckpointEvery:
 
         Raises TypeError for a source that has no `state()`, or is no iterable.
         """
-        require_callable("source.state", getattr(source, "state", None))
+        if not callable(getattr(source, "state", None)):
+            raise TypeError("the source has no method state(): CheckpointEvery asks it for the state")
+        require_callable("source.state", source.state)
         if isinstance(source, AsyncIterable):
             return self._async(source)
         if isinstance(source, Iterable):
@@ -81,7 +80,7 @@ class CheckpointEvery:
             async for item in steps:
                 yield item
                 if due.after_item():
-                    yield _noted(source.state())
+                    yield Checkpoint(source.state())
         finally:
             await close(steps)
             if steps is not source:
@@ -93,16 +92,11 @@ class CheckpointEvery:
             for item in steps:
                 yield item
                 if due.after_item():
-                    yield _noted(source.state())
+                    yield Checkpoint(source.state())
         finally:
             close_sync(steps)
             if steps is not source:
                 close_sync(source)
-
-
-def _noted(state: Any) -> Checkpoint:
-    """A checkpoint of what the state is now. Raises NotSerialisable for one that is no JSON."""
-    return Checkpoint(json.loads(dumps(state)))
 
 
 class _Due:

@@ -125,9 +125,16 @@ class Connection(Generic[T]):
         self.wrote = self._clock()
 
     async def end(self) -> None:
-        """End the body cleanly; where that fails, not cleanly."""
+        """End the body cleanly; where that fails, or waits too long for the reader, not cleanly.
+
+        Not given up because the reader left: one who has the whole hangs up while it is ended.
+        """
         try:
-            await self._sink.end()
+            with anyio.CancelScope() as scope:
+                await self._in_time(scope, self._sink.end)
+            if scope.cancelled_caught:
+                self.slow = self.lost = self.torn = True
+                await self.abort()
         except Exception as exc:
             logger.info("the transport refused the end of a stream: %r", exc)
             await self.abort()
@@ -185,25 +192,29 @@ class Connection(Generic[T]):
             await anyio.sleep(limit)  # it has left, and the write has its own time
         scope.cancel()
 
+    async def _in_time(self, scope: anyio.CancelScope, write: Callable[[], Awaitable[None]]) -> None:
+        """Write; `scope`, which is the caller's, is cancelled where the reader takes nothing for too long."""
+        limit = self.limit
+        # Where it can be seen what waits before this write, its time is the reader's who takes that.
+        if limit is not None and self.unsent():
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(self._look, scope, limit)
+                await write()
+                tasks.cancel_scope.cancel()
+        else:
+            if limit is not None:
+                scope.deadline = anyio.current_time() + limit
+            await write()
+
     async def _write(self, write: Callable[[], Awaitable[None]]) -> None:
         if self.gone.is_set() or self.slow:
             self.lost = True
             raise Lost
-        # Where it can be seen what waits before this write, its time is the reader's who takes that.
-        limit = self.limit
         self.wrote = self._clock()
         try:
             with anyio.CancelScope() as scope:
                 self._scope = scope
-                if limit is not None and self.unsent():
-                    async with anyio.create_task_group() as tasks:
-                        tasks.start_soon(self._look, scope, limit)
-                        await write()
-                        tasks.cancel_scope.cancel()
-                else:
-                    if limit is not None:
-                        scope.deadline = anyio.current_time() + limit
-                    await write()
+                await self._in_time(scope, write)
         except Exception as exc:
             self.torn = self.lost = True
             raise Lost from exc

@@ -1,7 +1,9 @@
-"""The direct path: source -> pipeline -> sink, in the task that serves the request.
+"""The direct path: source -> pipeline -> sink, in one task from the first step to the close.
 
-No queue and no task switch per token. Two watchers run beside the driver for as long as the stream: one waits for
-the reader to leave, one keeps the clock (`watch`, which has the rules between it and the driver). Then:
+No queue and no task switch per token. It is a task beside the one that serves the request: else whatever wakes the
+source would pass through the coroutines of server and framework, at every token. For as long as the stream the serving
+task waits for the reader to leave, and a third keeps the clock (`watch`, which has the rules between it and the
+driver). Then:
 
 * The source is closed while the driver's cancel scope is still entered: a generator that waits at a `yield`
   may hold scopes of its own, and those must be left before the ones around them.
@@ -12,7 +14,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from typing import Any, Generic, TypeVar
 
 import anyio
@@ -76,6 +78,7 @@ class DirectDriver(Generic[T]):
         self._started = self._clock()
         self._first_item: float | None = None
         self._abandoned = False
+        self._fatal: BaseException | None = None  # raised when all is done; in a task of a group it would be wrapped
 
     @property
     def exception(self) -> Exception | None:
@@ -89,15 +92,11 @@ class DirectDriver(Generic[T]):
         """
         self._thread = threading.get_ident()
         self._outside = OutsideCancellation()
-        fatal: BaseException | None = None
         try:
-            async with anyio.create_task_group() as watchers:
-                watchers.start_soon(self._watch_reader)
-                watchers.start_soon(self._watch.run, self._abandon)
-                fatal = await self._drive()
-                await self._line.settled()
-                await self._end.finish()
-                watchers.cancel_scope.cancel()
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(self._whole, tasks.cancel_scope)
+                tasks.start_soon(self._watch.run, self._abandon)
+                await self._watch_reader()
             await self._end.finish_soon()  # where the group took a cancellation of the source's own for its own
         except anyio.get_cancelled_exc_class():
             await self._end.finish_soon()
@@ -111,8 +110,8 @@ class DirectDriver(Generic[T]):
             await self._end.finish_soon()
         finally:
             await self._report()
-        if fatal is not None:
-            raise fatal
+        if self._fatal is not None:
+            raise self._fatal
         if self._outside.requested(unknown=False):
             await self._outside.repeat()  # one that came together with ours
         if self.exception is not None and not self._line.opened:
@@ -128,9 +127,15 @@ class DirectDriver(Generic[T]):
 
     # ---- the driver ---------------------------------------------------------------------------
 
-    async def _drive(self) -> BaseException | None:
-        """Drive the source, say the last words, close it. Returns what is to be raised when all is done."""
-        fatal: BaseException | None = None
+    async def _whole(self, tasks: anyio.CancelScope) -> None:
+        """The driver's task, which ends the watchers'."""
+        await self._drive()
+        await self._line.settled()
+        await self._end.finish()
+        tasks.cancel()
+
+    async def _drive(self) -> None:
+        """Drive the source, say the last words, close it."""
         with self._scope, self._patience.closing, self._patience.calm:
             try:
                 await self._produce()
@@ -139,16 +144,15 @@ class DirectDriver(Generic[T]):
             except BaseException as exc:
                 cancelled = leaf(exc, anyio.get_cancelled_exc_class())
                 if leaf(exc, *FATAL) is not None:
-                    fatal = exc  # raised in here, the task group would wrap it
+                    self._fatal = exc
                 elif cancelled is None:
                     raise
-                if fatal is not None or not self._scope.cancel_called:
+                if self._fatal is not None or not self._scope.cancel_called:
                     await self._interrupted(exc)
-                if fatal is None and cancelled is not None:
+                if self._fatal is None and cancelled is not None:
                     raise cancelled from None  # out of its group, which no scope would take for a cancellation
             finally:
                 await self._close_source()
-        return fatal
 
     async def _produce(self) -> None:
         """Everything until the source's end, or until there is a reason to end."""
@@ -160,7 +164,9 @@ class DirectDriver(Generic[T]):
             if self._watch.before_parking():
                 return
             self._watch.parked = self._clock()
-            await self._steps(await self.source.open())
+            turns = LoopTurns(await self.source.open())
+            while await self._loop(turns):
+                pass
         except Lost:
             end.why = end.why or lost(self._line)
         except BaseException as exc:
@@ -173,17 +179,12 @@ class DirectDriver(Generic[T]):
         if not self._scope.cancel_called and self._outside.requested(unknown=False):
             await self._outside.repeat()  # the source hid it; half an answer must not pass for a whole one
 
-    async def _steps(self, items: AsyncIterator[Item]) -> None:
-        """The source, item by item, by the way of stepping it that costs least (`turns`)."""
-        turns = LoopTurns(items)
-        while await self._loop(turns):
-            pass
-
     async def _loop(self, turns: LoopTurns[Item]) -> bool:
-        """The hot path, a token a turn. Parked until it awaits something else: in between nobody else runs.
-        True where the source is to be stepped another way from now on."""
+        """The hot path, the source item by item. Parked until it awaits something else: in between nobody else runs.
+        True where the source is to be stepped another way from now on (`turns`)."""
         stage, line, watch = self.stage, self._line, self._watch
         clock, push, send, deadline, timed = self._clock, stage.push, self.sink.send, stage.deadline, stage.timed
+        mark, ran = turns.mark, turns.ran
         now = clock()
         slice_end = now + SLICE
         if watch.late and watch.before_parking():
@@ -217,12 +218,13 @@ class DirectDriver(Generic[T]):
             if now > slice_end:
                 late = now - slice_end
                 slice_end = now + SLICE
-                if turns.due(late):
+                if ran[0] is mark and turns.due(late):
                     watch.parked = None
                     if await turns.give(late):
                         return True
                     now = clock()
                     slice_end = now + SLICE
+            ran[0] = mark
             if watch.late and watch.before_parking():
                 return False
             watch.parked = now

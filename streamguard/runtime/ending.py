@@ -63,6 +63,8 @@ class Ending(Generic[T]):
         self._told = False
         self._finished = False
         self._name = name
+        # Of a stream in a log: whether this is its `producer` or a `reader`; empty for any other.
+        self._part: str = getattr(stage, "part", "")
 
     def begin(self) -> None:
         """The source is over, or told to be: from now on `why` is settled."""
@@ -72,6 +74,8 @@ class Ending(Generic[T]):
         """The terminal, if there is anybody to tell, and the clean end after `complete`."""
         self.begin()
         why, line = self.why, self._line
+        if why is GONE and self._part == "reader":
+            self._tell()
         if why is GONE or line.over:
             return
         if line.torn or line.slow:
@@ -95,6 +99,8 @@ class Ending(Generic[T]):
         await self.last_words()
         await self._end_connection()
         await self._line.part()
+        if self._line.slow:  # all was written, and is not taken: the connection was dropped with it
+            self._tell_dropped()
         self._finished = True
 
     async def _end_connection(self) -> None:
@@ -131,6 +137,34 @@ class Ending(Generic[T]):
             last = self.unsent + last
         await line.send(last)
 
+    def _tell_parted(self, failure: Failure) -> None:
+        """What ended is a connection of a stream that lives on in its log, or this process's part in it."""
+        logger.info(
+            "stream %s goes on: %s after %d items: %s: %s",
+            one_line(self._name),
+            "a reader is not served any more," if self._part == "reader" else "it is let go of",
+            self._stage.items,
+            one_line(failure.code),
+            one_line(failure.message),
+        )
+
+    def _tell_dropped(self) -> None:
+        """The reader of a stream that was written to its end took nothing of what its transport holds."""
+        if self._told:
+            return
+        self._told = True
+        if self._part:
+            self._tell_parted(SLOW.failure)
+            return
+        logger.warning(
+            "stream %s ended as %s after %d items, and its end was not taken: %s: %s",
+            one_line(self._name),
+            self._stage.status,
+            self._stage.items,
+            SLOW.failure.code,
+            SLOW.failure.message,
+        )
+
     def _tell(self) -> None:
         """One line in the log for a stream that did not complete; a traceback where nobody chose the failure."""
         why, stage = self.why, self._stage
@@ -140,8 +174,11 @@ class Ending(Generic[T]):
             return
         self._told = True
         exc = why.exception if why is not None else None
+        if self._part and stage.status is None and exc is None:
+            self._tell_parted(failure)
+            return
         unexpected = exc is not None and not isinstance(exc, (SourceFailed, LocalProtocolError))
-        early = exc is not None and not stage.items and not self._timing.peek
+        early = exc is not None and not stage.items and not self._timing.peek and not self._part
         logger.log(
             logging.ERROR if unexpected else logging.WARNING,
             "stream %s ended as %s after %d items: %s: %s%s",

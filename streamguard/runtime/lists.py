@@ -77,7 +77,9 @@ class FrameLists(_Lists):
         self.ending = encoder.ending
         self.push = self._stage.push
         self.tick = self._stage.tick
-        self.deadline = self._stage.deadline
+        flush = self._stage.source.flush
+        self.timed = flush.timed
+        self.deadline = flush.deadline
 
     @property
     def items(self) -> int:

@@ -18,6 +18,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
 import anyio
+import anyio.abc
 import attrs
 
 from streamguard.core.cursor import Cursor
@@ -28,7 +29,7 @@ from streamguard.core.framing import FramedEncoder
 from streamguard.core.items import Checkpoint, Item
 from streamguard.core.jsontext import dumps
 from streamguard.log import base
-from streamguard.log.base import Lease, LogError, LogUnavailable, StreamLog, StreamSealed
+from streamguard.log.base import Lease, LogError, LogUnavailable, StreamLog, StreamSealed, text_append
 from streamguard.observe.hooks import OnEnd, Outcome
 from streamguard.runtime.direct import DirectDriver
 from streamguard.runtime.lists import FrameLists
@@ -51,10 +52,15 @@ class Mark:
 
 
 class LoggedStage(FrameLists):
-    """items -> flush -> encode, for a log: a checkpoint stands as a `Mark` behind the frames before it."""
+    """items -> flush -> encode, for a log: a checkpoint stands as a `Mark` behind the frames before it. With `fields` a
+    text that is all that leaves is a tuple, for a log that takes it so."""
 
-    def __init__(self, policy: FlushPolicy, encoder: FramedEncoder) -> None:
+    part = "producer"
+
+    def __init__(self, policy: FlushPolicy, encoder: FramedEncoder, *, fields: bool = False) -> None:
         super().__init__(policy, encoder)
+        if fields:
+            self._stage.text = encoder.text_fields
         self._encoder = encoder
         self._frames = self.push
         self.push = self._push
@@ -66,6 +72,8 @@ class LoggedStage(FrameLists):
     def _push(self, item: Item, now: float) -> list[Any]:
         if type(item) is not Checkpoint:
             return self._frames(item, now)
+        if self._stage.source.intake.torn:
+            return []
         mark = Mark(dumps(item.state))  # before what is held has left: a state that is no JSON fails the stream
         return [*self._frames(item, now), mark]
 
@@ -91,12 +99,19 @@ class LogSink:
         patience: float = 5.0,
     ) -> None:
         self.log = log
+        self._append_text = text_append(log)
         self.lease = lease
         self.tail = tail
         self.renewed = renewed
         self._clock = clock
         self._patience = patience
         self._left = anyio.Event()
+        self.taken: Callable[[], None] | None = None  # called after each append that was acknowledged
+
+    @property
+    def takes_fields(self) -> bool:
+        """Whether a text may come as a tuple."""
+        return self._append_text is not None
 
     async def start(self) -> None: ...
 
@@ -104,7 +119,19 @@ class LogSink:
         """Append frames, and the marks among them, each together with the frames before it. Raises what the log does,
         once that is said: to the driver it is no more than a reader's leaving."""
         try:
+            if self._append_text is not None and len(data) == 1 and type(data[0]) is tuple and base.crash is None:
+                asked = self._clock()
+                tail = self._append_text(self.lease, self.tail, data[0])
+                if tail is not None:
+                    self.tail = tail
+                    if asked > self.renewed:
+                        self.renewed = asked
+                    if self.taken is not None:
+                        self.taken()
+                    return
             await self._send(data)
+            if self.taken is not None:
+                self.taken()
         except LogError as exc:
             self.leave(exc)
             raise
@@ -113,16 +140,13 @@ class LogSink:
             raise
 
     async def _send(self, data: list[Any]) -> None:
-        if len(data) == 1 and type(data[0]) is Frame:
-            await self._append(data, None)
-            return
         frames: list[Frame] = []
         for part in data:
             if type(part) is Mark:
                 await self._append(frames, part.state)
                 frames = []
             else:
-                frames.append(part)
+                frames.append(Frame(*part) if type(part) is tuple else part)
         if frames:  # none behind a mark, and where a server that goes away has nothing left to say
             await self._append(frames, None)
 
@@ -206,8 +230,9 @@ class Producer:
         self.on_read: Callable[[], None] = _nobody  # called when a reader elsewhere says that it is there
         self._clock = timing.clock
         quiet = attrs.evolve(timing, heartbeat=None, write=None, peek=0.0, linger=0.0)
+        stage = LoggedStage(policy, encoder, fields=self.sink.takes_fields)
         self._driver: DirectDriver[list[Any]] = DirectDriver(
-            source, LoggedStage(policy, encoder), self.sink, quiet, on_end=on_end, request_id=request_id
+            source, stage, self.sink, quiet, on_end=on_end, request_id=request_id
         )
 
     @property
@@ -228,13 +253,21 @@ class Producer:
         """End the stream as `cancelled`."""
         self._driver.cancel(failure)
 
-    async def run(self) -> None:
-        """Generate the stream to its end. Re-raises a cancellation from outside; then the stream lives on."""
+    async def run(self, begin: Callable[[anyio.abc.TaskGroup | None], object] = lambda tasks: None) -> None:
+        """Generate the stream to its end. Re-raises a cancellation from outside; then the stream lives on.
+
+        `begin` is given the group of the tasks that run beside it: what it starts there is cancelled at the end. It is
+        given None once the group takes no task any more.
+        """
         try:
             async with anyio.create_task_group() as tasks:
+                begin(tasks)
                 tasks.start_soon(self._tended, self._keep)
                 tasks.start_soon(self._tended, self._listen)
-                await self._driver.run()
+                try:
+                    await self._driver.run()
+                finally:
+                    begin(None)  # before the group is closed, and while the lease is let go of
                 tasks.cancel_scope.cancel()
         finally:
             if self.sink.tail.status is None:

@@ -8,20 +8,21 @@ an abort; the stream lives on, and the reader comes back with its last cursor.
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from typing import Any, Final
 
 from streamguard.core.cursor import Cursor
 from streamguard.core.errors import Failure, SourceFailed
-from streamguard.core.frame import Frame
+from streamguard.core.frame import Frame, status_of
 from streamguard.core.guard import CompletionGuard
 from streamguard.core.items import Ending
-from streamguard.log.base import PAGE, LogError, StreamLog, StreamState
+from streamguard.log.base import PAGE, LogError, StreamLog, StreamState, follow
 
-__all__ = ["ReplayStage", "stored"]
+__all__ = ["Page", "ReplayStage", "stored"]
 
 _LOOK: Final = 1.0  # seconds without a frame after which a reader looks whether anybody generates the stream
 
+Page = Sequence[Any]  # of frames, or of rows, as the log has them
 Orphaned = Callable[[StreamState], Awaitable[None]]
 
 
@@ -33,33 +34,46 @@ async def stored(
     look: float = _LOOK,
     reading: Callable[[], Awaitable[None]] | None = None,
     always: bool = True,
-) -> AsyncGenerator[list[Frame], None]:
-    """The frames of a stream behind `after`, in pages, up to its terminal.
+    rows: bool = False,
+) -> AsyncGenerator[Page, None]:
+    """The frames of a stream behind `after`, in pages, up to its terminal; as `rows`, if so wanted, where the log has
+    them at hand.
 
     `orphaned` is called when nobody generates it any more: it takes the stream over, or seals it. `reading` is called
     while somebody waits for frames: before each wait, or unless `always` after each that was in vain. Raises
     SourceFailed where the log has no more to give.
     """
     sid = after.sid
+    before, vain = (reading, None) if always else (None, reading)
     try:
+        tail = follow(log, after) if rows else None
         while True:
-            page = await log.read(after)
+            if tail is not None and before is not None:
+                await before()
+            page: Page = await log.read(after) if tail is None else await tail.next(look)
             if page:
-                last = page[-1]
-                after = Cursor(sid, last.seq, last.offset, last.crc)
                 yield page
-                if last.status is not None:
+                last = page[-1]
+                if status_of(last) is not None:
                     return
+                if tail is not None:
+                    continue
+                assert isinstance(last, Frame)
+                after = Cursor(sid, last.seq, last.offset, last.crc)
                 if len(page) >= PAGE:  # else there is most likely no more, and to wait for it is to find out
                     continue
-            if always and reading is not None:
-                await reading()
-            if not await log.wait(after, look):
-                if not always and reading is not None:
-                    await reading()
-                state = await log.state(sid)
-                if not state.held and not state.sealed:
-                    await orphaned(state)
+            if tail is None:
+                if before is not None:
+                    await before()
+                if await log.wait(after, look):
+                    continue
+            if vain is not None:
+                await vain()
+            state = await log.state(sid)
+            if not state.held and not state.sealed:
+                await orphaned(state)
+            elif state.sealed and tail is not None:  # which waits for nothing there
+                return
     except LogError as exc:
         raise SourceFailed("log", str(exc), retryable=True) from exc
 
@@ -68,6 +82,7 @@ class ReplayStage:
     """Pages of frames -> bytes of one connection, behind `at`; `resume` is the address to come back to."""
 
     timed = False
+    part = "reader"
 
     def __init__(self, guard: CompletionGuard, at: Cursor, *, own_ids: bool, resume: str | None) -> None:
         self.guard = guard
@@ -83,9 +98,8 @@ class ReplayStage:
 
     def push(self, item: Any, now: float) -> bytes:
         """A page of frames, which is what `stored` yields."""
-        guard = self.guard
         self.items += len(item)
-        return b"".join([guard.admit(frame) for frame in item])
+        return self.guard.admit_all(item)
 
     def tick(self, now: float) -> bytes:
         return b""

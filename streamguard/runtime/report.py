@@ -12,7 +12,6 @@ from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
 import anyio
-import attrs
 
 from streamguard.core.cursor import Cursor
 from streamguard.core.errors import Failure
@@ -114,24 +113,24 @@ def make_outcome(
     """The Outcome of a stream. `status` and `failure` count where no terminal was made; `opened` says that headers
     went out, `left` that the reader went before it had the whole; `times` are when it started, its first item,
     its first bytes, and its end. Never raises: a record that cannot be made is an empty one, with its reason."""
-    record = Outcome(status, None, failure, 0, 0, 0, 0, None, Cursor("", 0, 0, 0), "no", *times, request_id, abandoned)
+    rest = (*times, request_id, abandoned)
     try:
-        ending = stage.ending
+        ending, cursor = stage.ending, stage.cursor
         status = stage.status or status  # what the reader was told
-        return attrs.evolve(
-            record,
-            status=status,
-            finish_reason=ending.finish_reason,
-            failure=ending.failure or failure,
-            items=stage.items,
-            frames=stage.cursor.seq,
-            bytes=stage.cursor.offset,
-            sent=stage.sent if opened else 0,
-            usage=ending.usage,
-            cursor=stage.cursor,
-            delivered="unknown" if status == "complete" and not left else "no",
+        return Outcome(
+            status,
+            ending.finish_reason,
+            ending.failure or failure,
+            stage.items,
+            cursor.seq,
+            cursor.offset,
+            stage.sent if opened else 0,
+            ending.usage,
+            cursor,
+            "unknown" if status == "complete" and not left else "no",
+            *rest,
         )
     except Exception:
         logger.exception("the record of a stream that ended as %s could not be made", status)
-        unknown = Failure("internal", "the stream's record could not be made")
-        return attrs.evolve(record, status=status, failure=None if status == "complete" else unknown)
+        unknown = None if status == "complete" else Failure("internal", "the stream's record could not be made")
+        return Outcome(status, None, unknown, 0, 0, 0, 0, None, Cursor("", 0, 0, 0), "no", *rest)

@@ -13,27 +13,31 @@ counts as a reader that is there for PRESENCE seconds: longer than it takes to s
 
 from __future__ import annotations
 
+import logging
 import math
-from typing import Any, Final
+from collections.abc import Callable
+from typing import Final
 
 import anyio
+import anyio.abc
 import attrs
 
+from streamguard.core.arguments import number
 from streamguard.core.errors import Failure
 from streamguard.runtime.background import Background
 from streamguard.runtime.producer import Producer
 
 __all__ = ["PRESENCE", "SIGN", "Cancel", "Detach", "OnDisconnect", "ReadOn", "Run", "Runs"]
 
+GOING: Final = 10.0  # seconds for all runs to let go of their streams, of which each source has 5 to close
 SIGN: Final = 10.0  # seconds between two signs that a stream is read at another process
 PRESENCE: Final = 25.0  # seconds that one counts: two signs, and the way of the second
 
 LEFT = Failure("gone", "the reader left")
 
+_LIMIT: Final = attrs.validators.optional(number(least=0))
 
-def _limit(instance: object, attribute: attrs.Attribute[Any], value: float | None) -> None:
-    if value is not None and not value >= 0:
-        raise ValueError(f"{attribute.name} must be zero or more, not {value!r}")
+logger = logging.getLogger("streamguard")
 
 
 @attrs.frozen
@@ -48,7 +52,7 @@ class Cancel:
 class Detach:
     """Generation goes on for `grace` seconds without a reader."""
 
-    grace: float = attrs.field(default=60.0, validator=_limit)
+    grace: float = attrs.field(default=60.0, validator=number(least=0))
     items = None
 
 
@@ -56,8 +60,8 @@ class Detach:
 class ReadOn:
     """Generation goes on for so many items, or seconds, without a reader; whichever comes first."""
 
-    items: int | None = attrs.field(default=None, validator=_limit)
-    seconds: float | None = attrs.field(default=None, validator=_limit)
+    items: int | None = attrs.field(default=None, validator=_LIMIT)
+    seconds: float | None = attrs.field(default=None, validator=_LIMIT)
 
     @property
     def grace(self) -> float:
@@ -75,9 +79,14 @@ class Run:
         self.policy = policy
         self.over = anyio.Event()
         self._readers = 0
+        self._tasks: anyio.abc.TaskGroup | None = None  # while it runs
+        self._minded = False
         self._changed = anyio.Event()
         self._present = -math.inf  # until when somebody is taken to read it at another process
+        self._last = math.inf  # of its items, while nobody reads
         producer.on_read = self.seen
+        if policy.items is not None:
+            producer.sink.taken = self._count
 
     @property
     def sid(self) -> str:
@@ -92,6 +101,7 @@ class Run:
         """A reader left."""
         self._readers -= 1
         self._changed.set()
+        self._mind_it()
 
     def seen(self) -> None:
         """Somebody reads it, at another process or unknown to this run."""
@@ -101,27 +111,40 @@ class Run:
     async def run(self) -> None:
         """Generate, and mind the readers, until the stream is over."""
         try:
-            async with anyio.create_task_group() as tasks:
-                tasks.start_soon(self._mind)
-                await self.producer.run()
-                tasks.cancel_scope.cancel()
+            await self.producer.run(self._begin)
         finally:
             self.over.set()
 
+    def _begin(self, tasks: anyio.abc.TaskGroup | None) -> None:
+        self._tasks = tasks
+        self._mind_it()
+
+    def _mind_it(self) -> None:
+        """Have a task that minds the readers, from when the last one here left until one comes: mostly there is none,
+        because each costs as much as the rest of a stream that waits."""
+        if self._tasks is not None and not self._readers and not self._minded:
+            self._minded = True
+            self._tasks.start_soon(self._mind)
+
     async def _mind(self) -> None:
-        while True:
+        try:
+            await self._until_read()
+        finally:
+            self._minded = False
+
+    async def _until_read(self) -> None:
+        while not self._readers:
             self._changed = anyio.Event()
-            if self._readers:
-                await self._changed.wait()
-                continue
             if self._read():
                 with anyio.move_on_after(self._present - anyio.current_time()):
                     await self._changed.wait()
                 continue
-            had = self.producer.items
+            if self.policy.items is not None:
+                self._last = self.producer.items + self.policy.items
             with anyio.move_on_after(self.policy.grace):
-                while not self._read() and not self._enough(had):
+                while not self._read() and self.producer.items < self._last:
                     await self._woken()
+            self._last = math.inf
             if not self._read():
                 self.producer.cancel(LEFT)
                 return
@@ -129,9 +152,10 @@ class Run:
     def _read(self) -> bool:
         return self._readers > 0 or anyio.current_time() < self._present
 
-    def _enough(self, had: int) -> bool:
-        items = self.policy.items
-        return items is not None and self.producer.items - had >= items
+    def _count(self) -> None:
+        """End with the last item that may be: here, since a quick source makes many more before another task runs."""
+        if self.producer.items >= self._last:
+            self.producer.cancel(LEFT)
 
     async def _woken(self) -> None:
         self._changed = anyio.Event()
@@ -152,8 +176,11 @@ class Runs:
     def get(self, sid: str) -> Run | None:
         return self._runs.get(sid)
 
-    def start(self, producer: Producer, policy: OnDisconnect) -> Run:
-        """Generate beside the caller, from now on."""
+    def start(
+        self, producer: Producer, policy: OnDisconnect, over: Callable[[str, bool], None] | None = None
+    ) -> Run:
+        """Generate beside the caller, from now on. At the run's end `over` is told its stream, and whether that has its
+        end too."""
         run = Run(producer, policy)
         self._runs[run.sid] = run
         run.join()  # whoever starts it reads it: it must not end before that one has begun
@@ -164,6 +191,16 @@ class Runs:
             finally:
                 if self._runs.get(run.sid) is run:  # it may have been taken over here meanwhile
                     del self._runs[run.sid]
+                if over is not None:
+                    over(run.sid, producer.sink.tail.status is not None)
 
         self.background.start(tracked, f"streamguard stream {run.sid[:8]}")
         return run
+
+    async def aclose(self) -> None:
+        """Let go of every stream that is generated here: it lives on in the log, and another process can take it over.
+
+        Ends takeovers and sweeps too. Waits for what each has left to do, for GOING seconds at most.
+        """
+        if not await self.background.aclose(GOING):
+            logger.warning("%d streams were not let go of in %g s", len(self), GOING)

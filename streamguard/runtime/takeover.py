@@ -30,24 +30,31 @@ from streamguard.core.items import Block, Checkpoint, Ending, Finish, Item, Text
 from streamguard.log.base import StreamInfo, StreamLog, StreamState
 from streamguard.runtime.source import Producer, TokenSource
 
-__all__ = ["Continue", "Orphan", "Replay", "Resumer", "frames_of", "orphan", "taken_up"]
+__all__ = ["Continue", "Orphan", "Replay", "Resumer", "frames_of", "orphan", "said", "taken_up"]
 
 DIVERGED: Final = "the source makes another text than the one that was sent before its process died"
 Part = str | Block | Mapping[str, Any]
+
+
+def _source(instance: object, attribute: attrs.Attribute[Any], value: Any) -> None:
+    try:
+        TokenSource(value)
+    except TypeError as exc:
+        raise TypeError(f"{type(instance).__name__}(source): {exc}") from None
 
 
 @attrs.frozen
 class Continue:
     """`source` yields what comes behind the log's tail."""
 
-    source: Producer
+    source: Producer = attrs.field(validator=_source)
 
 
 @attrs.frozen
 class Replay:
     """`source` yields what came before again: from the start, or with `from_checkpoint` from the last checkpoint."""
 
-    source: Producer
+    source: Producer = attrs.field(validator=_source)
     from_checkpoint: bool = False
 
 
@@ -111,7 +118,7 @@ def _parts(frames: Sequence[Frame], dialect: Dialect) -> list[Part]:
     reader = dialect.reader()
     parts: list[Part] = []
     for frame in frames:
-        part = _said(reader, frame.name, frame.data)
+        part = said(reader, frame.name, frame.data)
         if isinstance(part, str) and parts and isinstance(parts[-1], str):
             parts[-1] += part
         elif part is not None:
@@ -119,7 +126,7 @@ def _parts(frames: Sequence[Frame], dialect: Dialect) -> list[Part]:
     return parts
 
 
-def _said(reader: DialectReader, name: str | None, data: bytes) -> Part | None:
+def said(reader: DialectReader, name: str | None, data: bytes) -> Part | None:
     """What the data of one frame says: its text if it has any, else the item that it is."""
     reading = reader.read(name, data.decode())
     if reading is None or isinstance(reading, str):
@@ -180,6 +187,8 @@ class _Comparison:
             return self._text(self._intake.bytes(item))
         if isinstance(item, Finish) and item.reason is None:
             return [item]  # usage on the way, which tears no character
+        if isinstance(item, Checkpoint) and self._intake.torn:
+            return []  # as the stream's own stage does
         out = self._text(self._intake.end())
         if not self._expected or isinstance(item, Finish):  # a second Finish of a choice says the same
             return [*out, item]
@@ -216,6 +225,6 @@ class _Comparison:
 
     def _block(self, block: Block) -> None:
         for payload in self._encoder.item(block, self._ending):
-            part = _said(self._reader, payload.name, payload.data)
+            part = said(self._reader, payload.name, payload.data)
             if not self._expected or self._expected.pop() != part:
                 raise SourceFailed("diverged", DIVERGED)

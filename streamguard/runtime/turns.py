@@ -4,17 +4,19 @@ A source that yields without ever suspending would keep everybody else waiting, 
 the loop a turn for every token would cost more than the token; so would asking the loop whether it had one, since a
 callback to tell is one more turn of it.
 
-So the driver looks at most once in a few milliseconds, at the end of a slice of time:
+So the driver looks at most once in a few milliseconds, at the end of a slice of time. Where another stream of the
+thread had an item meanwhile the loop turned, and all is well. Else:
 
     many items    the slice ended in the middle of them: the loop is given a turn, once a slice
     few items     one step took long, and what it did meanwhile is not known. The next step is *watched*, which tells
                   whether it suspended: then such steps are trusted for a while; else the loop is given a turn
 
-`Watched` costs half a microsecond a step more, so it is not used for every one.
+`Watched` costs half a microsecond a step more, and so does the change to it and back, so it is not used for every one.
 """
 
 from __future__ import annotations
 
+import threading
 from collections.abc import AsyncIterator
 from typing import Any, Final, Generic, TypeVar
 
@@ -86,12 +88,24 @@ class Watched(Generic[T]):
             close()
 
 
-class LoopTurns(Generic[T]):
-    """`source` is how to step the items from now on."""
+class _Thread(threading.local):
+    """`ran[0]` is the mark of the stream that had an item last, in this thread."""
 
-    __slots__ = ("_items", "_trust", "_watched", "source")
+    def __init__(self) -> None:
+        self.ran: list[object] = [None]
+
+
+_thread: Final = _Thread()
+
+
+class LoopTurns(Generic[T]):
+    """`source` is how to step the items from now on; `mark` what its driver leaves in `ran[0]` at each of them."""
+
+    __slots__ = ("_items", "_trust", "_watched", "mark", "ran", "source")
 
     def __init__(self, items: AsyncIterator[T]) -> None:
+        self.mark = object()  # not the stream itself, which would live until another has an item
+        self.ran = _thread.ran
         self._items = items
         self._watched = Watched(items)
         self._trust = 0
@@ -118,5 +132,7 @@ class LoopTurns(Generic[T]):
             self.source = self._items
         else:
             await anyio.lowlevel.checkpoint()
-            return False
+            if late >= _LONG:
+                return False
+            self.source = self._items  # its steps are short again
         return True

@@ -93,7 +93,8 @@ class ClockWatch(Generic[T]):
         """Watch until cancelled, or until the source is given up, which `abandoned` is told."""
         woken = -_NEVER
         while True:
-            self.rearm = anyio.Event()
+            if self.rearm.is_set():
+                self.rearm = anyio.Event()
             self.armed = max(self._next_due(self._clock()), woken + TICK)
             with anyio.move_on_after(max(0.0, self.armed - self._clock())):
                 await self.rearm.wait()

@@ -196,6 +196,22 @@ async def _cancelled(case: LogCase) -> None:
     await case.refused(UnknownStream, case.other.signal(new_sid(), "cancel"), "a cancel of no stream")
 
 
+async def _cancelled_late(case: LogCase) -> None:
+    """One that is recorded comes before the end: else who cancels would be told so of an answer that was whole."""
+    for status in ("complete", "failed", "cancelled"):
+        lease, zero = await case.start()
+        end = await case.log.append(lease, zero, framed(zero, b"", status=status))
+        for kind in ("read", "grant"):
+            await case.other.signal(lease.sid, kind)
+        sealed = await case.refused(
+            StreamSealed, case.other.signal(lease.sid, "cancel"), f"a cancel of a stream that ended as {status!r}"
+        )
+        case.same(sealed.tail, end, "StreamSealed.tail")
+        case.same((await case.other.state(lease.sid)).cancelled, False, "`cancelled`, after a cancel that was refused")
+        numbers = [signal.number for signal in await case.log.signals(lease.sid, 0, 0)]
+        case.same(numbers, [1, 2], "the numbers of the signals, after a cancel that was refused")
+
+
 async def _signals(case: LogCase) -> None:
     lease, _ = await case.start()
     case.same(await case.log.signals(lease.sid, 0, 0), [], "signals, where there are none")
@@ -351,6 +367,7 @@ LIFE_RULES: Final[dict[str, Rule]] = {
     "L3: what renew and take_over refuse": _renewal_refused,
     "release: another need not wait": _released,
     "L7: a cancel is recorded for good": _cancelled,
+    "L7: a cancel of a stream that ended is refused": _cancelled_late,
     "signals: numbered, kept, waited for": _signals,
     "signals: of a stream that is gone": _signals_gone,
     "signals: bounded, and a cancel stays": _signals_bounded,

@@ -236,8 +236,8 @@ class FaultProxy:
 
     async def _through(self, gate: Gate, client: socket.socket, data: bytes, passage: Passage) -> bool:
         """Pass `data` on up to where the gate says; whether it said that the response is cut."""
-        rest = data
-        while rest:
+        rest, event = data, None
+        while rest or event == "stall":  # where a stall ends a cut may stand, and nothing more may come
             passing, event, rest = gate.take(rest)
             await self._send(client, passing, passage)
             if event == "stall":

@@ -77,6 +77,12 @@ class Run:
         return self.made - self.at_disconnect if self._direct else self.late
 
     @property
+    def closed_once(self) -> bool:
+        """Closed, and where its steps were taken: what is pushed has no steps, and is told on the event loop."""
+        on_loop = isinstance(self.closed_in, asyncio.Task)
+        return self.closed == 1 and (on_loop if self.kind == "push" else self.closed_in == self.driven_in)
+
+    @property
     def _direct(self) -> bool:
         return self.kind in ("async generator", "async iterator")
 
@@ -152,7 +158,6 @@ def _engine(run: Run, source: PushSource) -> None:
 
 
 def _push(run: Run) -> PushSource:
-    run.driven_in = place()
     source = PushSource(on_close=run.close)
     run.hand_over = weakref.ref(source._hand_over)
     start_engine(_engine, run, source)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 from typing import Any
+from urllib.parse import quote, unquote, urljoin, urlsplit
 
 import httpx
 import pytest
@@ -13,11 +14,16 @@ from starlette.middleware.cors import CORSMiddleware
 from starlette.responses import PlainTextResponse
 from starlette.routing import Mount, Route
 
+from streamguard import anyone_with_the_id
 from streamguard.adapters.endpoints import CORS_EXPOSED, CORS_HEADERS, Endpoints
 from streamguard.core.cursor import Cursor, cursor_zero
+from streamguard.core.errors import FieldRefused
+from streamguard.core.frame import Frame
+from streamguard.core.negotiate import parse_answer
 from streamguard.core.receipt import Verdict
-from streamguard.log.base import Retention, StreamInfo
-from streamguard.runtime.runs import Detach
+from streamguard.log.base import Lease, Retention, SignalKind, StreamInfo, StreamState
+from streamguard.log.memory import MemoryLog
+from streamguard.runtime.runs import Detach, Run
 from tests.adapters.asgi_apps import Response, exchange
 from tests.adapters.logged_apps import (
     ASKING,
@@ -102,6 +108,37 @@ class TestFinished:
         assert block in again.body
 
 
+class PurgedAt(MemoryLog):
+    """A log of which somebody purges a stream in the middle of a request: before, or right after, the call `at`."""
+
+    at = ""
+
+    async def state(self, sid: str) -> StreamState:
+        found = await super().state(sid)
+        await self._purged("after state", sid)
+        return found
+
+    async def signal(self, sid: str, kind: SignalKind, payload: bytes = b"") -> None:
+        await self._purged("before signal", sid)
+        await super().signal(sid, kind, payload)
+        await self._purged("after signal", sid)
+
+    async def _purged(self, now: str, sid: str) -> None:
+        if now == self.at:
+            await self.purge(sid=sid)
+
+
+@pytest.mark.parametrize(("status", "answer"), [(True, 204), (False, 409)])
+def test_a_post_of_an_sdk_whose_stream_is_purged_meanwhile_is_answered_as_if_it_were_gone(
+    status: bool, answer: int
+) -> None:
+    log = PurgedAt()
+    with serving(Site(*TOKENS[:3], dialect="openai", log=log).app) as server:
+        last = cursors(exchange(server.connect(), "POST", "/tokens", **OURS).body)[-1]
+        log.at = "after state"
+        assert resume(server, last if status else last._replace(status=None), "SDK").status == answer
+
+
 def test_a_final_status_stops_a_reader_of_a_stream_that_is_gone() -> None:
     with serving(Site("t0 ").app) as server:
         for asking in ASKING:
@@ -153,7 +190,9 @@ def test_a_cursor_that_finds_nothing_is_refused_in_its_readers_way(case: str, as
 
 @pytest.mark.parametrize("cursor", [True, False], ids=["resume", "start"])
 @pytest.mark.parametrize("asking", list(ASKING))
-def test_a_log_in_trouble_is_told_with_the_time_to_wait(asking: str, cursor: bool) -> None:
+def test_a_log_in_trouble_is_told_with_the_time_to_wait(
+    asking: str, cursor: bool, caplog: pytest.LogCaptureFixture
+) -> None:
     log = TroubledLog()
     site = Site(*TOKENS[:3], log=log)
     with serving(site.app) as server:
@@ -167,6 +206,7 @@ def test_a_log_in_trouble_is_told_with_the_time_to_wait(asking: str, cursor: boo
             assert problem(response) == (503, "log_unavailable")
             assert response.header("retry-after") == "1"
             assert response.header("x-should-retry") == str(not cursor).lower()
+        assert len([line for line in caplog.messages if line.endswith(": it is away")]) == 1
         log.trouble = False
         if cursor and asking != "SDK":
             assert text_of(resume(server, at, asking).body) == "t2 "
@@ -262,7 +302,7 @@ def test_the_newest_stream_of_a_name_is_read_from_its_start() -> None:
 
 
 def test_a_name_that_could_be_guessed_names_nothing_to_callers_without_a_principal() -> None:
-    site = Site("t0 ", authorize=lambda request, action: "", name=lambda request: request.query_params["chat"])
+    site = Site("t0 ", authorize=anyone_with_the_id, name=lambda request: request.query_params["chat"])
     with serving(site.app) as server:
         for name, status in (("seven", 404), ("a-secret-of-22-letters", 200)):
             exchange(server.connect(), path=f"/tokens?chat={name}")
@@ -346,6 +386,39 @@ def test_a_cancel_of_a_stream_that_completed_is_never_a_false_204() -> None:
         assert problem(exchange(server.connect(), "DELETE", "/streams", last_event_id=str(at))) == (409, "ended")
 
 
+class EndsAt(MemoryLog):
+    """A log of which a stream ends as `status` in the middle of a cancel: before, or right after, it is recorded."""
+
+    at, status = "", ""
+
+    async def signal(self, sid: str, kind: SignalKind, payload: bytes = b"") -> None:
+        zero = cursor_zero(sid)
+        terminal = [Frame(1, 0, zero.crc, b"", status=self.status)]
+        if self.at == "before":
+            await self.append(Lease(sid, 1, 60.0), zero, terminal)
+        await super().signal(sid, kind, payload)
+        if self.at == "after":
+            await self.append(Lease(sid, 1, 60.0), zero, terminal)
+
+
+@pytest.mark.parametrize("at", ["before", "after"])
+@pytest.mark.parametrize(("status", "answer"), [("complete", 409), ("failed", 409), ("cancelled", 204)])
+def test_a_cancel_of_a_stream_that_ends_meanwhile_is_answered_by_its_end(at: str, status: str, answer: int) -> None:
+    log = EndsAt()
+    with serving(Site("t0 ", log=log).app) as server:
+
+        async def elsewhere() -> Any:
+            return (await log.create(StreamInfo("B" * 22, principal="ann"), 60.0)).sid
+
+        sid: Any = server.call(elsewhere)
+        log.at, log.status = at, status
+        refused = exchange(server.connect(), "DELETE", "/streams", streamguard_stream=sid)
+        assert refused.status == answer
+        if answer == 409:
+            assert problem(refused) == (409, "ended")
+            assert f"as {status}".encode() in refused.body
+
+
 def test_a_cancel_ends_a_stream_that_nobody_generates() -> None:
     site = Site("t0 ")
     with serving(site.app) as server:
@@ -359,6 +432,22 @@ def test_a_cancel_ends_a_stream_that_nobody_generates() -> None:
         assert exchange(server.connect(), "DELETE", "/streams", streamguard_stream=sid).status == 204
         status = json.loads(exchange(server.connect(), path="/streams/status", streamguard_stream=sid).body)
     assert status["status"] == "cancelled"
+
+
+@pytest.mark.parametrize("at", ["before signal", "after signal"])
+def test_a_cancel_of_a_stream_that_is_purged_meanwhile_finds_none(at: str) -> None:
+    site = Site("t0 ", log=PurgedAt())
+    with serving(site.app) as server:
+
+        async def elsewhere() -> Any:
+            return (await site.log.create(StreamInfo("B" * 22, principal="ann"), 60.0)).sid
+
+        sid: Any = server.call(elsewhere)
+        site.log.at = at  # type: ignore[attr-defined]
+        assert problem(exchange(server.connect(), "DELETE", "/streams", streamguard_stream=sid)) == (
+            404,
+            "unknown_stream",
+        )
 
 
 def test_the_status_of_a_stream_tells_none_of_its_text() -> None:
@@ -522,6 +611,49 @@ def test_the_address_that_an_answer_names_is_where_the_endpoints_are(where: str)
         path = "/streams" if where == "behind a root path" else f"{prefix}/streams"
         at = str(cursors(response.body)[0])
         assert text_of(exchange(server.connect(), path=path, last_event_id=at, **OURS).body) == "t1 t2 "
+
+
+@pytest.mark.parametrize("mount", ["/münchen", "/a b", '/a"b', "/a%b", "/a?b", "/a#b", "/a:b@c;d=e,f", "/a%20b"])
+def test_the_address_that_an_answer_names_is_percent_encoded(mount: str) -> None:
+    """It is resolved against the request's own, as any link is."""
+    site = Site(*TOKENS[:3])
+    with serving(Starlette(routes=[Mount(mount, app=site.app)])) as server:
+        response = exchange(server.connect(), path=f"{quote(mount)}/tokens", **OURS)
+        assert response.verdict is Verdict.COMPLETE
+        answer = parse_answer(response.header("streamguard"))
+        assert answer is not None
+        assert answer.resume is not None
+        assert answer.resume.isascii()
+        assert unquote(answer.resume) == f"{mount}/streams"
+        where = urlsplit(urljoin(f"http://test{quote(mount)}/tokens", answer.resume))
+        assert (where.path, where.query, where.fragment) == (answer.resume, "", "")
+        at = str(cursors(response.body)[0])
+        assert text_of(exchange(server.connect(), path=where.path, last_event_id=at, **OURS).body) == "t1 t2 "
+
+
+def test_an_answer_whose_headers_cannot_be_written_leaves_no_reader_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(*args: Any, **options: Any) -> Any:
+        raise FieldRefused("resume")
+
+    site = Site("t0 ")
+    monkeypatch.setattr("streamguard.adapters.reading.answer_headers", refused)
+    with serving(site.app) as server:
+        assert exchange(server.connect(), path="/tokens", **OURS).status == 500
+        site.idle()
+
+
+def test_a_reader_whose_run_cannot_be_left_leaves_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    left = Run.leave
+
+    def broken(run: Run) -> None:
+        left(run)
+        raise RuntimeError("it could not be left")
+
+    site = Site("t0 ")
+    monkeypatch.setattr(Run, "leave", broken)
+    with serving(site.app) as server:
+        exchange(server.connect(), path="/tokens", **OURS)
+        site.idle()
 
 
 def test_an_endpoint_that_catches_all_does_not_hide_them() -> None:

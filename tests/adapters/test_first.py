@@ -10,9 +10,11 @@ from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.routing import Route
 
+from streamguard import anyone_with_the_id
 from streamguard.adapters import first
-from streamguard.adapters.starlette import guarded
+from streamguard.adapters.starlette import StreamGuard, guarded
 from streamguard.core.dialect import Raw
+from streamguard.log.memory import MemoryLog
 from tests.adapters.asgi_apps import exchange
 from tests.adapters.servers import serving
 
@@ -27,15 +29,23 @@ def untold() -> Iterator[None]:
     first._warn.cache_clear()
 
 
-def told(caplog: pytest.LogCaptureFixture, items: list[Any], times: int = 1, **options: Any) -> int:
+def logging(**options: Any) -> Any:
+    return StreamGuard(MemoryLog(), authorize=anyone_with_the_id).stream(**options)
+
+
+@pytest.fixture(params=[guarded, logging], ids=["guarded", "stream"])
+def decorate(request: pytest.FixtureRequest) -> Any:
+    return request.param
+
+
+def told(caplog: pytest.LogCaptureFixture, decorate: Any, items: list[Any], times: int = 1, **options: Any) -> int:
     """How often a stream of `items`, served `times` times, was told of."""
 
-    @guarded(**options)
     async def endpoint(request: Request) -> AsyncIterator[Any]:
         for item in items:
             yield item
 
-    with serving(Starlette(routes=[Route("/", endpoint)])) as server:
+    with serving(Starlette(routes=[Route("/", decorate(**options)(endpoint))])) as server:
         for _ in range(times):
             assert exchange(server.connect()).status == 200
     return caplog.text.count(TOLD)
@@ -48,23 +58,23 @@ def told(caplog: pytest.LogCaptureFixture, items: list[Any], times: int = 1, **o
         "id: 1\ndata: hi\n\n", "data: a\ndata: b\n\ndata: c\n\n",
     ],
 )  # fmt: skip
-def test_an_event_as_first_text_is_told(item: Any, caplog: pytest.LogCaptureFixture) -> None:
-    assert told(caplog, [item]) == 1
+def test_an_event_as_first_text_is_told(item: Any, decorate: Any, caplog: pytest.LogCaptureFixture) -> None:
+    assert told(caplog, decorate, [item]) == 1
 
 
 @pytest.mark.parametrize("item", ["data", "data: a colon", "data: one line\n", "so data: hi\n\n", "\n\n", b"\xff\n\n"])
-def test_what_only_looks_like_one_is_not(item: Any, caplog: pytest.LogCaptureFixture) -> None:
-    assert told(caplog, [item, "data: hi\n\n"]) == 0
+def test_what_only_looks_like_one_is_not(item: Any, decorate: Any, caplog: pytest.LogCaptureFixture) -> None:
+    assert told(caplog, decorate, [item, "data: hi\n\n"]) == 0
 
 
-def test_it_is_told_once_a_process(caplog: pytest.LogCaptureFixture) -> None:
-    assert told(caplog, ["data: hi\n\n"] * 3, times=3) == 1
+def test_it_is_told_once_a_process(decorate: Any, caplog: pytest.LogCaptureFixture) -> None:
+    assert told(caplog, decorate, ["data: hi\n\n"] * 3, times=3) == 1
 
 
-def test_events_are_what_dialect_raw_takes(caplog: pytest.LogCaptureFixture) -> None:
-    assert told(caplog, ["data: hi\n\n"], dialect=Raw(end="asgi")) == 0
+def test_events_are_what_dialect_raw_takes(decorate: Any, caplog: pytest.LogCaptureFixture) -> None:
+    assert told(caplog, decorate, ["data: hi\n\n"], dialect=Raw(end="asgi")) == 0
 
 
-@pytest.mark.parametrize("dialect", ["openai", "text"])
-def test_every_other_dialect_frames_it_once_more(dialect: str, caplog: pytest.LogCaptureFixture) -> None:
-    assert told(caplog, ["data: hi\n\n"], dialect=dialect) == 1
+@pytest.mark.parametrize(("decorate", "dialect"), [(guarded, "openai"), (guarded, "text"), (logging, "openai")])
+def test_every_other_dialect_frames_it_once_more(decorate: Any, dialect: str, caplog: pytest.LogCaptureFixture) -> None:
+    assert told(caplog, decorate, ["data: hi\n\n"], dialect=dialect) == 1

@@ -7,6 +7,7 @@ import contextlib
 import gc
 import json
 import logging
+import re
 import weakref
 from collections.abc import AsyncIterator
 from typing import Any
@@ -206,7 +207,7 @@ def test_above_the_limit_the_oldest_reader_goes_and_the_stream_goes_on(caplog: p
             second.until(b't0 "')
             gate.open()
             rest = [second.rest(), third.rest()]
-    assert b'event: bye\ndata: {"cursor":"' in body
+    assert re.search(rb'event: bye\nretry: \d+\ndata: {"cursor":"', body)
     assert b'"reason":"replaced"}\n\n' in body
     assert not body.endswith(b"0\r\n\r\n")
     assert [text_of(one) for one in rest] == ["t0 t1 "] * 2

@@ -6,11 +6,13 @@ It came back with the cursor that it had, to be told again.
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import anyio
 import pytest
 
+from streamguard.adapters.asgi import GuardedAnswer
 from streamguard.adapters.endpoints import Endpoints
 from streamguard.app import StreamGuard, anyone_with_the_id
 from streamguard.core.cursor import cursor_zero, new_sid
@@ -18,13 +20,25 @@ from streamguard.log.memory import MemoryLog
 from streamguard.runtime.timing import Timing
 
 
+def logged(timing: Timing) -> Any:
+    guard = StreamGuard(MemoryLog(), authorize=anyone_with_the_id)
+    return Endpoints(guard, "/streams", unsealed="allow", timing=timing)
+
+
+def direct(timing: Timing) -> Any:
+    async def source() -> AsyncIterator[str]:
+        yield "never asked for"
+
+    return GuardedAnswer(source, unsealed="allow", timing=timing)
+
+
 @pytest.mark.anyio
 @pytest.mark.parametrize(("linger", "leaves"), [(30.0, True), (0.01, False)])
+@pytest.mark.parametrize("make", [logged, direct])
 async def test_the_block_of_a_lost_stream_is_followed_by_an_abort_only_when_it_was_taken(
-    linger: float, leaves: bool
+    make: Callable[[Timing], Any], linger: float, leaves: bool
 ) -> None:
-    guard = StreamGuard(MemoryLog(), authorize=anyone_with_the_id)
-    app = Endpoints(guard, "/streams", unsealed="allow", timing=Timing(linger=linger))
+    app = make(Timing(linger=linger))
     cursor = cursor_zero(new_sid())._replace(seq=3, offset=9)
     told, asked, gone = anyio.Event(), anyio.Event(), anyio.Event()
     headers = {"accept": "text/event-stream", "last-event-id": str(cursor)}

@@ -14,7 +14,16 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Mount, Route
 
-from streamguard.adapters.seal import ASGIApp, Message, Receive, Scope, SealMiddleware, Send, UnsealedResponse
+from streamguard.adapters.seal import (
+    ASGIApp,
+    Message,
+    Receive,
+    Scope,
+    SealMiddleware,
+    Send,
+    UnsealedResponse,
+    part_send,
+)
 from streamguard.adapters.starlette import GuardedResponse, guarded
 from streamguard.core.receipt import Verdict
 from streamguard.runtime.timing import Timing
@@ -330,3 +339,84 @@ async def test_websockets_and_lifespan_pass_untouched(kind: str) -> None:
     assert seen == [(scope, receive, send)]
     assert seen[0][0] is scope
     assert scope == {"type": kind, "path": "/"}
+
+
+# ---- parts of a body ----------------------------------------------------------------------------
+
+
+class _Changing:
+    """A middleware that changes bodies."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self.app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        async def changing(message: Message) -> None:
+            await send({**message, "changed": True})
+
+        await self.app(scope, receive, changing)
+
+
+class _Noting(Response):
+    """Keeps the `send` that it is called with."""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        scope["kept"].append(send)
+        await super().__call__(scope, receive, send)
+
+
+async def _sends(*layers: Any) -> tuple[Any, Any, list[Message]]:
+    """What a response under `layers` is called with, the server's own, and what that got."""
+    got: list[Message] = []
+    kept: list[Any] = []
+
+    async def server(message: Message) -> None:
+        got.append(message)
+
+    async def receive() -> Message:
+        return {"type": "http.request", "body": b"", "more_body": False}
+
+    async def endpoint(request: Request) -> Response:
+        return _Noting("whole")
+
+    app = Starlette(routes=[Route("/", endpoint)])
+    for layer in layers:
+        app.add_middleware(layer)
+    scope: Scope = {"type": "http", "method": "GET", "path": "/", "headers": [], "query_string": b"", "kept": kept}
+    await app(scope, receive, server)
+    return kept[0], server, got
+
+
+@pytest.mark.anyio
+async def test_a_part_of_a_body_passes_by_the_layers_that_look_at_nothing_but_the_start() -> None:
+    send, server, _ = await _sends(SealMiddleware)
+    assert send is not server
+    assert part_send(send) is server
+
+
+@pytest.mark.anyio
+async def test_a_part_of_a_body_passes_by_no_layer_that_may_change_it() -> None:
+    send, server, got = await _sends(SealMiddleware, _Changing)
+    part = part_send(send)
+    assert part is not server
+    await part({"type": "http.response.body", "body": b"t0", "more_body": True})
+    assert got[-1] == {"type": "http.response.body", "body": b"t0", "more_body": True, "changed": True}
+
+
+@pytest.mark.anyio
+async def test_a_part_of_a_body_passes_by_no_layer_of_others_however_like_starlettes_own() -> None:
+    send, _, _ = await _sends()
+
+    async def another(message: Message) -> None:
+        await send(message)
+
+    assert part_send(another) is another
+
+
+@pytest.mark.anyio
+async def test_a_part_of_a_body_passes_by_no_layer_of_starlettes_that_knows_another_word() -> None:
+    send, _, _ = await _sends()
+    code = send.__code__
+    assert part_send(send) is not send
+    send.__code__ = code.replace(co_consts=(*code.co_consts, "http.response.body"))
+    assert part_send(send) is send

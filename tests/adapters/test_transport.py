@@ -12,7 +12,7 @@ import anyio
 import pytest
 
 from streamguard.adapters.asgi import AsgiSink, GuardedAnswer, SealMiddleware
-from streamguard.adapters.transport import keep_transport, say_who_drops, transport_of, warn_of_kept
+from streamguard.adapters.transport import Transport, keep_transport, say_who_drops, transport_of, warn_of_kept
 from streamguard.observe.hooks import Outcome
 from streamguard.runtime.timing import Timing
 from streamguard.testing import Conduct, ScriptedServer
@@ -53,6 +53,22 @@ def cycle(transport: Any) -> Any:
 
 
 async def closure() -> Any: ...
+
+
+@pytest.mark.anyio
+async def test_a_server_whose_transport_is_another_than_it_was_is_written_to_all_the_same() -> None:
+    def unsent() -> int:
+        raise AttributeError("no such attribute in this version")
+
+    sent: list[Any] = []
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    scope = {"streamguard.transport": Transport(unsent, closure, closure, waits=False)}  # type: ignore[arg-type]
+    sink = AsgiSink(scope, closure, send, 200, [])
+    await sink.send(b"data")
+    assert sent == [{"type": "http.response.body", "body": b"data", "more_body": True}]
 
 
 @pytest.mark.parametrize("way", ["method", "closure", "http/2", "no version", "no transport", "a file"])

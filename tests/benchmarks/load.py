@@ -28,11 +28,17 @@ def stamp() -> str:
 
 @attrs.define
 class Load:
-    """What all readers of one run got: tokens, body and framing in bytes, microseconds from `yield` to the reader."""
+    """What all readers of one run got: tokens, body and framing in bytes, when each token was yielded (nanoseconds of
+    the clock), and microseconds from there to the reader."""
 
     tokens: int = 0
     received: int = 0
+    yielded: list[int] = attrs.field(factory=list)
     delays: list[float] = attrs.field(factory=list)
+
+    def between(self, begin: int, end: int) -> int:
+        """How many tokens were yielded from one nanosecond of the clock to another."""
+        return sum(begin <= at < end for at in self.yielded)
 
     @property
     def median(self) -> float:
@@ -60,8 +66,10 @@ class _Reader(asyncio.Protocol):
         load = self._load
         load.received += len(data)
         for found in STAMP.findall(data):
+            at = int(found)
             load.tokens += 1
-            load.delays.append((now - int(found)) / 1e3)
+            load.yielded.append(at)
+            load.delays.append((now - at) / 1e3)
         if load.tokens and not self.first.done():
             self.first.set_result(None)
 
@@ -78,13 +86,22 @@ async def _connect(port: int, path: str, load: Load, *, close: bool) -> _Reader:
     return reader
 
 
-def stream(port: int, path: str, readers: int) -> Load:
-    """So many readers at once, each to the end of its answer."""
+def stream(port: int, path: str, readers: int, *, pause: float = 0.0) -> Load:
+    """So many readers at once, each to the end of its answer.
+
+    With a `pause`, in seconds, they look for what came only that often. A reader that waits is woken by who writes to
+    it, which is work of the server where both are on one machine, and is there only if the reader slept meanwhile.
+    """
 
     async def run() -> Load:
         load = Load()
         started = [await _connect(port, path, load, close=True) for _ in range(readers)]
-        await asyncio.wait_for(asyncio.gather(*(reader.over for reader in started)), _LIMIT)
+        over = asyncio.ensure_future(asyncio.gather(*(reader.over for reader in started)))
+        until = time.monotonic() + _LIMIT
+        while pause and not over.done() and time.monotonic() < until:
+            time.sleep(pause)  # noqa: ASYNC251  # not in `select`, from which each write would wake it
+            await asyncio.sleep(0)
+        await asyncio.wait_for(over, until - time.monotonic())
         return load
 
     return asyncio.run(run())

@@ -43,6 +43,7 @@ from tests.client.reading import NO_TLS, Read, each_mode, read
 from tests.client.server import (
     LAST_CHUNK,
     PATIENCE,
+    SID,
     Connection,
     Made,
     Request,
@@ -479,6 +480,33 @@ def test_what_the_client_set_stays() -> None:
             got.read()
         assert server.requests[0].headers["accept"] == "text/x-own"
         assert not client.is_closed
+
+
+CURSOR = f"{SID}.3.20.0000abcd"
+
+
+@each_mode
+@pytest.mark.parametrize("options", [
+    {"headers": {"last-event-id": CURSOR}}, {"headers": {"Last-Event-ID": f"x, {CURSOR}.complete"}},
+    {"params": {"after": CURSOR}},
+])  # fmt: skip
+def test_a_request_that_begins_behind_a_cursor_is_refused_before_it_is_sent(
+    mode: str, options: dict[str, Any]
+) -> None:
+    with Server(answer(HELLO)) as server:
+        seen = read(mode, server.url, "GET", **options)
+    assert type(seen.error) is LocalProtocolError
+    assert "cannot begin behind a cursor: ask without" in str(seen.error)
+    assert server.requests == []
+
+
+@pytest.mark.parametrize("options", [
+    {"headers": {"last-event-id": "17"}}, {"params": {"after": "17"}},
+    {"headers": {"last-event-id": f"{SID}.0.0.00000000"}},
+])  # fmt: skip
+def test_a_place_in_anothers_stream_and_the_start_of_ours_are_asked_for(options: dict[str, Any]) -> None:
+    with Server(answer(HELLO)) as server:
+        assert read("sync", server.url, "GET", **options).text == "Hello world"
 
 
 def test_an_unknown_dialect_fails_before_the_request() -> None:

@@ -79,6 +79,12 @@ class Front:
     def statuses(self) -> list[int]:
         return [asked.status for asked in self.asked]
 
+    @property
+    def anew(self) -> int:
+        """How often it was asked without a cursor. Only then may a source begin: a client that was cut before it was
+        given the first event knows none, and Chromium may drop what it has when a cut comes close behind."""
+        return sum(asked.cursor is None for asked in self.asked)
+
 
 async def _whole(send: Any, kind: bytes, body: bytes) -> None:
     headers = [(b"content-type", kind), (b"cache-control", b"no-store"), (b"content-length", b"%d" % len(body))]

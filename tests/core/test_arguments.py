@@ -13,6 +13,7 @@ from streamguard.core.arguments import (
     did_you_mean,
     instance_of,
     is_number,
+    number,
     one_line,
     one_of,
     require,
@@ -158,3 +159,40 @@ def test_a_name_that_nobody_knows_is_answered_with_the_one_that_was_meant() -> N
 def test_a_text_for_a_log_stays_on_its_line() -> None:
     assert one_line("plain, naïve, 答え") == "plain, naïve, 答え"
     assert one_line("bad\nstream ended\x1b[2J\u2028") == "bad\\nstream ended\\x1b[2J\\u2028"
+
+
+@attrs.frozen
+class Limits:
+    """What takes numbers above and from a limit on."""
+
+    above: Any = attrs.field(default=1, validator=number(above=0))
+    least: Any = attrs.field(default=1, validator=number(least=0))
+    more: Any = attrs.field(default=3, validator=number(above=2.5))
+
+
+@pytest.mark.parametrize("value", [1, 0.001, 1e300, math.inf])
+def test_a_number_above_a_limit_is_taken(value: float) -> None:
+    assert Limits(value, value).above == value
+
+
+def test_a_limit_is_its_own_least_number_where_it_is_not_to_be_above_it() -> None:
+    assert Limits(least=0).least == 0
+
+
+@pytest.mark.parametrize(
+    ("given", "error", "said"),
+    [
+        ({"above": 0}, ValueError, "above is a number above zero, not 0"),
+        ({"above": -1.5}, ValueError, "above is a number above zero, not -1.5"),
+        ({"above": math.nan}, ValueError, "above is a number above zero, not nan"),
+        ({"above": "5"}, TypeError, "above is a number above zero, not '5'"),
+        ({"above": True}, TypeError, "above is a number above zero, not True"),
+        ({"least": -1}, ValueError, "least is a number of zero or more, not -1"),
+        ({"least": None}, TypeError, "least is a number of zero or more, not None"),
+        ({"more": 2.5}, ValueError, "more is a number above 2.5, not 2.5"),
+    ],
+)
+def test_any_other_is_refused_with_what_it_may_be(given: dict[str, Any], error: type[Exception], said: str) -> None:
+    with pytest.raises(error) as raised:
+        Limits(**given)
+    assert str(raised.value) == said

@@ -4,13 +4,29 @@ from __future__ import annotations
 
 import pytest
 
-from streamguard.core.frame import Frame, fits
+from streamguard.core.frame import Frame, Row, fits, row_of, status_of
 
 
 def test_a_frame_is_unnamed_and_no_terminal_unless_told() -> None:
     frame = Frame(1, 7, 0x6FB73295, b'"Hello"')
     assert (frame.seq, frame.offset, frame.crc, frame.data) == (1, 7, 0x6FB73295, b'"Hello"')
     assert (frame.name, frame.status, frame.extra) == (None, None, None)
+
+
+@pytest.mark.parametrize(
+    ("frame", "row"),
+    [
+        (Frame(1, 7, 9, b"a"), (1, 7, 9, b"a")),
+        (Frame(1, 7, 9, b"a", "block"), (1, 7, 9, b"a", "block", None, None)),
+        (Frame(1, 7, 9, b"a", "end", "failed"), (1, 7, 9, b"a", "end", "failed", None)),
+        (Frame(1, 7, 9, b"a", None, "complete"), (1, 7, 9, b"a", None, "complete", None)),
+        (Frame(1, 7, 9, b"a", extra=b"x"), (1, 7, 9, b"a", None, None, b"x")),
+    ],
+)
+def test_a_frame_and_its_row_are_one_frame(frame: Frame, row: Row) -> None:
+    assert row_of(frame) == row
+    assert Frame(*row) == frame
+    assert status_of(row) == status_of(frame) == frame.status
 
 
 @pytest.mark.parametrize("line", [b"", b"a", b"\x01\x0b\x0c\x0e\x09\x1f\x85", "\u2028".encode(), bytes(range(14, 256))])

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
+import attrs
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from streamguard.core.cursor import Cursor, chain, cursor_zero
 from streamguard.core.errors import FieldRefused, LocalProtocolError, StreamFinished
-from streamguard.core.frame import Frame, TextFields
+from streamguard.core.frame import Frame, TextFields, row_of
 from streamguard.core.guard import CompletionGuard
 from streamguard.core.states import FINAL_STATUSES
 from streamguard.core.wire import Binary, Ndjson, Plain, Sse
@@ -47,6 +49,9 @@ class Notes:
 
     def text(self, fields: TextFields) -> bytes:
         return self._note("text", fields)
+
+    def texts(self, rows: Sequence[TextFields]) -> bytes:
+        return self._note("texts", *rows)
 
     def heartbeat(self, cursor: Cursor, *, blocked: bool = False) -> bytes:
         return self._note("heartbeat", cursor, blocked)
@@ -317,3 +322,81 @@ def test_a_carrier_that_is_none_is_refused_when_the_guard_is_made() -> None:
     for wrong in (Sse, 7, None):
         with pytest.raises(TypeError, match=r"^wire is "):
             CompletionGuard(wrong)
+
+
+# ---- what was stored ------------------------------------------------------------------------------
+
+# Of each kind: plain, with what a carrier must escape, named, with an id of its own, large checksums and small ones.
+_PIECES = st.tuples(
+    st.one_of(st.text(max_size=6).map(str.encode), st.sampled_from([b"a\nb", b"", b"plain"])),
+    st.sampled_from([None, None, None, "block"]),
+    st.sampled_from([None, None, b"own"]),
+    st.integers(0, 2**32 - 1),
+)
+
+
+def stored(pieces: list[tuple[bytes, str | None, bytes | None, int]], status: str | None) -> list[Frame]:
+    frames: list[Frame] = []
+    offset = 0
+    for seq, (data, name, extra, crc) in enumerate(pieces, 1):
+        offset += len(data)
+        last = status if seq == len(pieces) else None
+        frames.append(Frame(seq, offset, crc, data, name, last, extra))
+    return frames
+
+
+@pytest.mark.parametrize("wire", [Sse(), Sse(ids="comment"), Ndjson(), Binary(), Plain()], ids=str)
+@given(
+    pieces=st.lists(_PIECES, max_size=8),
+    status=st.sampled_from([None, "complete"]),
+    cut=st.integers(0, 8),
+    rows=st.lists(st.booleans(), min_size=8, max_size=8),
+)
+def test_stored_frames_are_written_as_one_by_one_whether_rows_or_frames(
+    wire: Any, pieces: list[Any], status: str | None, cut: int, rows: list[bool]
+) -> None:
+    """And where one of them is refused, none of them was written."""
+    frames = stored(pieces, status)
+    one, all_ = opened(wire), opened(wire)
+    for page in (frames[:cut], frames[cut:]):
+        mixed = [row_of(frame) if row else frame for frame, row in zip(page, rows, strict=False)]
+        before = (all_.last, all_.bytes, all_.state, all_.status)
+        try:
+            wanted = b"".join(map(one.admit, page))
+        except FieldRefused:
+            with pytest.raises(FieldRefused):
+                all_.admit_all(mixed)
+            assert (all_.last, all_.bytes, all_.state, all_.status) == before
+            return
+        assert all_.admit_all(mixed) == wanted
+        assert (all_.last, all_.bytes, all_.state, all_.status) == (one.last, one.bytes, one.state, one.status)
+
+
+@pytest.mark.parametrize("as_rows", [True, False])
+@pytest.mark.parametrize("wrong", [Frame(3, 9, 0, b"abc"), Frame(2, 7, 0, b"abc"), Frame(1, 3, 0, b'"a"')])
+def test_stored_frames_that_do_not_follow_are_refused_with_those_before_them(wrong: Frame, as_rows: bool) -> None:
+    guard = opened(Sse())
+    guard.admit(ONE)
+    before = (guard.cursor, guard.bytes)
+    frames: list[Any] = [Frame(2, 6, 0, b"abc"), attrs.evolve(wrong, seq=wrong.seq + 1, offset=wrong.offset + 3)]
+    with pytest.raises(LocalProtocolError, match="does not follow"):
+        guard.admit_all([row_of(frame) for frame in frames] if as_rows else frames)
+    assert (guard.cursor, guard.bytes) == before
+    assert guard.admit_all([row_of(END)]) == guard.encoder.frame(END)
+    assert guard.status == "complete"
+
+
+@pytest.mark.parametrize("end", ["ended", "parted"])
+def test_no_stored_text_comes_behind_the_end_of_a_stream_or_of_its_connection(end: str) -> None:
+    guard = opened(Sse())
+    if end == "ended":
+        with pytest.raises(StreamFinished):
+            guard.admit_all([row_of(ONE), row_of(END), (3, 8, 0, b"abc")])
+        assert guard.state == "open"  # none of them was written
+        guard.admit_all([row_of(ONE), END])
+    else:
+        guard.bye("rotate")
+    seq, offset = guard.last[0] + 1, guard.last[1] + 3
+    with pytest.raises(LocalProtocolError):
+        guard.admit_all([(seq, offset, 0, b"abc")])
+    assert guard.state == end

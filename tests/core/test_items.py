@@ -257,3 +257,12 @@ def test_a_choice_is_a_small_number(choice: int) -> None:
 def test_pieces_that_waited_together_are_one_text_and_are_counted() -> None:
     joined = Joined.of(["a", "", "bc"])
     assert (joined, joined.pieces) == ("abc", 2)
+
+
+def test_a_checkpoint_keeps_what_the_state_was() -> None:
+    tokens = [1, 2]
+    checkpoint = Checkpoint({"tokens": tokens, "pair": (1, 2)})
+    tokens.append(3)
+    assert checkpoint == Checkpoint({"tokens": [1, 2], "pair": [1, 2]})
+    with pytest.raises(NotSerialisable, match="set"):
+        Checkpoint({1, 2})

@@ -613,6 +613,22 @@ def test_two_reasons_conflict_and_lose_no_text() -> None:
     assert said(stage.fail(failure_from(caught.value), 0.0)) == ["abc", ("end", "failed")]
 
 
+# ---- checkpoints --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("policy", [Immediate(), NEVER, EveryTokens(2)])
+@pytest.mark.parametrize("pieces", [[*["é 🎉 世".encode()[at : at + 1] for at in range(11)]], [*"a\ud83c\udf89b"]])
+def test_a_checkpoint_in_the_middle_of_a_character_tears_it_not(policy: FlushPolicy, pieces: list[Any]) -> None:
+    pipeline = pipeline_of(policy)
+    out = pipeline.open()
+    for number, piece in enumerate(pieces):
+        out += pipeline.push(piece, 0.0) + pipeline.push(Checkpoint(number), 0.0)
+    out += pipeline.finish(0.0)
+    *texts, end = lines(out)
+    assert end == ("end", "complete")
+    assert "".join(texts) == ("é 🎉 世" if isinstance(pieces[0], bytes) else "a🎉b")
+
+
 # ---- items that raise ---------------------------------------------------------------------------
 
 BAD: list[tuple[Any, type[Exception]]] = [
@@ -726,6 +742,25 @@ def test_heartbeats_stand_at_frame_edges_and_change_no_cursor() -> None:
     assert pipeline.cursor.status == "complete"
 
 
+@pytest.mark.parametrize("policy", [Immediate(), EveryTokens(2), HoldBack("cd")])
+def test_a_pipeline_tells_where_it_stands_after_each_of_many_texts(policy: FlushPolicy) -> None:
+    """It tells the stages of texts that follow each other later; whoever asks must not see that."""
+    asked = pipeline_of(policy, wire=Sse())  # at each of them; the other only at the end
+    silent = pipeline_of(policy, wire=Sse())
+    sent = len(asked.open())
+    silent.open()
+    pieces = ["a", "b", "c", "d", "é", "e", "\ud83d", "\ude00", "f", "g" * asked.encoder.max_text, "h", "i"]
+    for number, piece in enumerate(pieces, 1):
+        out = asked.push(piece, 0.0)
+        sent += len(out)
+        assert out == silent.push(piece, 0.0)
+        assert (asked.sent, asked.items) == (silent.sent, silent.items) == (sent, number)
+        assert asked.cursor == asked.encoder.cursor == asked.guard.cursor
+    assert asked.finish(0.0) == silent.finish(0.0)
+    assert asked.cursor == silent.cursor
+    assert asked.status == "complete"
+
+
 def test_an_opening_names_the_stream_and_where_to_resume() -> None:
     assert b'data: {"v":1,"resume":"/streams"}\n\n' in pipeline_of(wire=Sse()).open(resume="/streams")
     assert pipeline_of(dialect=OpenAI(), wire=Sse()).open() == f": streamguard 1 {ZERO}\n".encode()
@@ -806,10 +841,11 @@ class Picky:
 
 @pytest.mark.parametrize("item", ["bad", b"bad", "bad" * 9, Block("bad")])
 @pytest.mark.parametrize("goes_on", [False, True])
+@pytest.mark.parametrize("policy", [Immediate(), EveryTokens(1)])
 def test_after_a_frame_that_its_carrier_refused_the_stream_still_ends_and_not_as_complete(
-    item: Any, goes_on: bool
+    item: Any, goes_on: bool, policy: FlushPolicy
 ) -> None:
-    pipeline = pipeline_of(wire=Picky(), max_text=16)
+    pipeline = pipeline_of(policy, wire=Picky(), max_text=16)
     out = pipeline.open() + pipeline.push("a", 0.0)
     with pytest.raises(FieldRefused) as caught:
         pipeline.push(item, 0.0)

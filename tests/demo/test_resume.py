@@ -75,6 +75,19 @@ def test_the_report_has_a_row_for_each_log() -> None:
     assert "Nothing was lost" in text
 
 
+def test_what_to_install_for_a_log_that_is_not_here_stands_whole_below_the_table(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(resume, "find_spec", lambda name: None)
+    console = Console(record=True, width=60)
+    why_not = resume.installed("redis")
+    report.print_resumes(ResumeResult(1, [RESULT.rows[0], ResumeRow("redis", why_not=why_not)]), console)
+    lines = console.export_text().splitlines()
+    assert f"redis was not tried: {why_not}" in lines
+    assert "streamguard-io[redis]" in str(why_not)
+    assert lines.index(f"redis was not tried: {why_not}") > next(n for n, line in enumerate(lines) if "5 of 5" in line)
+
+
 def test_the_json_has_what_was_counted() -> None:
     found: dict[str, Any] = json.loads(report.resume_json(RESULT))
     assert found["kept"] is True

@@ -395,7 +395,12 @@ class LogMachine(RuleBasedStateMachine):
     @rule(data=st.data(), kind=st.sampled_from(["cancel", "grant", "read"]), payload=st.binary(max_size=4))
     def signal(self, data: st.DataObject, kind: SignalKind, payload: bytes) -> None:
         if stream := self.some(data):
-            self.run(self.other.signal(stream.info.sid, kind, payload))
+            call = self.other.signal(stream.info.sid, kind, payload)
+            if kind == "cancel" and stream.ended is not None:
+                with pytest.raises(StreamSealed):
+                    self.run(call)
+                return
+            self.run(call)
             stream.signals.append(Signal(len(stream.signals) + 1, kind, payload))
             stream.cancelled |= kind == "cancel"
 

@@ -10,7 +10,7 @@ import attrs
 import pytest
 
 from streamguard.core.cursor import Cursor
-from streamguard.core.frame import Frame
+from streamguard.core.frame import Frame, row_of
 from streamguard.log.base import (
     Checkpointed,
     CursorMisfit,
@@ -22,6 +22,7 @@ from streamguard.log.base import (
     StreamExists,
     StreamInfo,
     StreamLog,
+    StreamSealed,
     StreamState,
     UnknownStream,
 )
@@ -137,7 +138,7 @@ class Doubling(MemoryLog):
         before = None if stream is None else stream.tail
         tail = await super().append(lease, after, frames, checkpoint=checkpoint)
         if stream is not None and frames and tail == before:
-            stream.frames += frames
+            stream.rows += map(row_of, frames)
         return tail
 
 
@@ -256,7 +257,7 @@ class Trusting(MemoryLog):
         except CursorMisfit:
             stream = self._streams[after.sid]
             start = after.seq - stream.first.seq
-            return stream.frames[start : start + limit]
+            return [Frame(*row) for row in stream.rows[start : start + limit]]
 
 
 class Patient(MemoryLog):
@@ -401,6 +402,16 @@ class ForgetsCancel(MemoryLog):
         return lease
 
 
+class CancelsLate(MemoryLog):
+    """Takes a cancel for a stream that ended."""
+
+    async def signal(self, sid: str, kind: SignalKind, payload: bytes = b"") -> None:
+        try:
+            await super().signal(sid, kind, payload)
+        except StreamSealed:
+            self._streams[sid].cancelled = True
+
+
 class SignalsOnce(MemoryLog):
     """A signal is gone with the first who reads it."""
 
@@ -521,7 +532,7 @@ class Misnumbering(MemoryLog):
         try:
             return await super().append(lease, after, frames, checkpoint=checkpoint)
         except ValueError:
-            self._streams[lease.sid].frames += frames
+            self._streams[lease.sid].rows += map(row_of, frames)
             return after
 
 
@@ -560,6 +571,7 @@ WRONG: dict[type[MemoryLog], str] = {
     Unrenewed: "L3: a lease holds for its ttl",
     ReleasesAny: "release: another need not wait",
     ForgetsCancel: "L7: a cancel is recorded for good",
+    CancelsLate: "L7: a cancel of a stream that ended is refused",
     SignalsOnce: "signals: numbered, kept, waited for",
     SilentSignals: "signals: numbered, kept, waited for",
     DeafSignals: "signals: of a stream that is gone",

@@ -7,6 +7,7 @@ from hypothesis import Phase, settings
 from hypothesis.stateful import run_state_machine_as_test
 
 from streamguard.core.cursor import cursor_zero
+from streamguard.core.frame import Frame
 from streamguard.log.base import LogError, StreamLog
 from streamguard.log.memory import MemoryLog
 from streamguard.testing.log_case import at_end
@@ -33,8 +34,8 @@ def lose(log: StreamLog, sid: str, count: int) -> None:
     """As a store that is restarted from an older copy of itself."""
     assert isinstance(log, MemoryLog)
     stream = log._streams[sid]
-    del stream.frames[-count:]
-    stream.tail = at_end(cursor_zero(sid), stream.frames)
+    del stream.rows[-count:]
+    stream.tail = at_end(cursor_zero(sid), [Frame(*row) for row in stream.rows])
     stream.checkpoint = None
 
 

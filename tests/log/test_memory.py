@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import sys
 import threading
-import weakref
 from typing import Any
 
 import anyio
@@ -13,12 +13,13 @@ import anyio.lowlevel
 import pytest
 
 from streamguard.core.cursor import Cursor, cursor_zero, new_sid
-from streamguard.core.frame import Frame
+from streamguard.core.frame import Frame, row_of, status_of
 from streamguard.log.base import (
     MAX_SIGNALS,
     CursorMisfit,
     CursorTrimmed,
     Lease,
+    LogLost,
     LogUnavailable,
     Retention,
     StreamExists,
@@ -44,6 +45,11 @@ async def start(log: MemoryLog, **fields: Any) -> tuple[Lease, Cursor]:
 async def ended(log: MemoryLog, *data: bytes, status: str = "complete", **fields: Any) -> Cursor:
     lease, zero = await start(log, **fields)
     return await log.append(lease, zero, framed(zero, *data, b"", status=status))
+
+
+def framed_at(after: Cursor, *data: bytes) -> Cursor:
+    """The cursor behind these frames."""
+    return tail_of(after, framed(after, *data))
 
 
 async def kept(log: MemoryLog, *tails: Cursor) -> list[bool]:
@@ -72,6 +78,21 @@ async def test_sealed_streams_make_room_in_the_order_in_which_they_ended() -> No
     await start(log)
     assert await kept(log, first, second, running[1]) == [False, False, True]
     assert log.streams == 3
+
+
+@pytest.mark.parametrize("bound", [{"max_streams": 4}, {"max_bytes": 4 * 30_000 - 1}], ids=["streams", "bytes"])
+async def test_who_needs_room_pays_with_its_own_ended_streams_before_all_others(bound: dict[str, Any]) -> None:
+    log = MemoryLog(**bound)
+    anns = [await ended(log, b"x" * 30_000, principal="ann") for _ in range(2)]
+    bobs = [await ended(log, b"x" * 30_000, principal="bob") for _ in range(5)]
+    assert await kept(log, *anns) == [True, True]
+    assert await kept(log, *bobs[:3], bobs[-1]) == [False, False, False, True]
+    await ended(log, b"x" * 30_000, principal="eve")  # who has none: then the one that ended first
+    assert await kept(log, *anns) == [False, True]
+    await log.purge(principal="bob")
+    await log.purge(principal="ann")
+    await log.purge(principal="eve")
+    assert (log.bytes, log.streams, log._sealed_of) == (0, 0, {})
 
 
 async def test_running_streams_are_never_forgotten_for_a_new_one() -> None:
@@ -139,7 +160,7 @@ async def test_the_bytes_of_all_streams_are_known_at_every_moment() -> None:
             await log.purge(sid=lease.sid)
         else:
             await log.append(lease, tail, framed(tail, b"", status="cancelled"))
-        held = {sid: sum(map(cost, stream.frames)) for sid, stream in log._streams.items()}
+        held = {sid: sum(map(cost, stream.rows)) for sid, stream in log._streams.items()}
         assert {sid: stream.bytes for sid, stream in log._streams.items()} == held
         assert log.bytes == sum(held.values())
         assert max(held.values(), default=0) <= 5_000
@@ -148,8 +169,8 @@ async def test_the_bytes_of_all_streams_are_known_at_every_moment() -> None:
 
 async def test_a_frame_costs_what_python_needs_for_it() -> None:
     frame = Frame(1, 5, 7, b"12345", extra=b"678")
-    assert cost(frame) == FRAME_COST + 8
-    assert cost(Frame(1, 0, 7, b"")) == FRAME_COST
+    assert cost(row_of(frame)) == FRAME_COST + 8
+    assert cost(row_of(Frame(1, 0, 7, b""))) == FRAME_COST
 
 
 async def test_trimming_leaves_room_so_that_not_every_append_trims() -> None:
@@ -236,19 +257,20 @@ async def test_nothing_is_left_of_streams_that_are_forgotten() -> None:
 
 
 async def test_a_purged_text_is_gone_from_memory() -> None:
+    gone: list[bool] = []
+
     class Data(bytes):
-        pass
+        def __del__(self) -> None:
+            gone.append(True)
 
     log = MemoryLog()
     lease, tail = await start(log)
-    frames = framed(tail, Data(b"secret"))
-    gone = weakref.ref(frames[0])
-    await log.append(lease, tail, frames)
-    del frames
-    assert gone() is not None
+    await log.append(lease, tail, framed(tail, Data(b"secret")))
+    gc.collect()
+    assert not gone
     await log.purge(sid=lease.sid)
     gc.collect()
-    assert gone() is None
+    assert gone
 
 
 async def test_who_waits_leaves_nothing_behind_woken_late_or_cancelled() -> None:
@@ -320,12 +342,152 @@ async def test_an_append_lets_no_other_task_run() -> None:
     assert pages == [20]
 
 
-async def test_frames_are_stored_as_they_are_without_a_copy() -> None:
+async def test_what_is_stored_is_nothing_to_the_garbage_collector() -> None:
+    """Else each of its full runs looks at every frame of every stream."""
     log = MemoryLog()
     lease, zero = await start(log)
-    frames = framed(zero, b"a", b"b")
-    await log.append(lease, zero, frames)
-    assert [id(frame) for frame in await log.read(zero)] == [id(frame) for frame in frames]
+    tail = await log.append(lease, zero, framed(zero, b"a", b"b"))
+    await log.append(lease, tail, framed(tail, b"", name="end", status="complete", extra=b"{}"))
+    gc.collect()
+    rows = log._streams[lease.sid].rows
+    assert [len(row) for row in rows] == [4, 4, 7]
+    assert not any(map(gc.is_tracked, rows))
+
+
+# ---- who follows ----------------------------------------------------------------------------------
+
+
+async def test_who_follows_gets_what_is_there_then_what_comes_and_nothing_twice() -> None:
+    log = MemoryLog()
+    lease, zero = await start(log)
+    tail = await log.append(lease, zero, framed(zero, b"a", b"b"))
+    follower = log.follow(framed_at(zero, b"a"))
+    assert follower is not None
+    assert [row[3] for row in await follower.next(60)] == [b"b"]
+    assert await follower.next(0.001) == []
+    pages: list[list[bytes]] = []
+
+    async def read() -> None:
+        pages.append([row[3] for row in await follower.next(60)])
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(read)
+        await anyio.wait_all_tasks_blocked()
+        for piece in (b"c", b"d"):
+            tail = await log.append(lease, tail, framed(tail, piece))
+    assert pages == [[b"c", b"d"]]
+    await log.append(lease, tail, framed(tail, b"", status="complete"))
+    assert status_of((await follower.next(60))[0]) == "complete"
+    assert await follower.next(60) == []  # at the end nothing is waited for
+
+
+async def test_who_follows_is_told_what_became_of_its_place() -> None:
+    log = MemoryLog(Retention(max_bytes=2_000))
+    lease, zero = await start(log)
+    for wrong, error in (
+        (Cursor(lease.sid, 1, 1, 7), LogLost),
+        (zero._replace(crc=7), CursorMisfit),
+        (cursor_zero(new_sid()), UnknownStream),
+    ):
+        with pytest.raises(error):
+            log.follow(wrong)
+    slow, lost, gone = log.follow(zero), log.follow(zero), log.follow(zero)
+    assert slow is not None and lost is not None and gone is not None  # noqa: PT018
+    tail = await log.append(lease, zero, framed(zero, b"x" * 500, b"y"))
+    assert len(await lost.next(0)) == 2
+    tail = await log.append(lease, tail, framed(tail, *[b"x" * 500] * 6))
+    with pytest.raises(CursorTrimmed):
+        await slow.next(0)
+    assert len(log._streams[lease.sid].rows) < 6
+    stream = log._streams[lease.sid]
+    stream.tail, stream.first, stream.rows[:] = zero, zero, []  # as a store that lost them
+    with pytest.raises(LogLost):
+        await lost.next(0)
+
+    async def read() -> None:
+        with pytest.raises(UnknownStream):
+            await gone.next(60)
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(read)
+        await anyio.wait_all_tasks_blocked()
+        await log.purge(sid=lease.sid)
+
+
+async def test_a_log_that_reads_or_waits_in_its_own_way_is_not_followed() -> None:
+    class Reads(MemoryLog):
+        async def read(self, after: Cursor, *, limit: int = 512) -> list[Frame]:
+            return []
+
+    class Waits(MemoryLog):
+        async def wait(self, after: Cursor, timeout: float) -> bool:  # noqa: ASYNC109
+            return True
+
+    for kind in (Reads, Waits):
+        log = kind()
+        _, zero = await start(log)
+        assert log.follow(zero) is None
+
+
+# ---- sleeping and waking --------------------------------------------------------------------------
+
+
+async def test_a_sleep_ends_in_time_though_an_earlier_one_had_another_end() -> None:
+    """A timer of an earlier sleep is moved when it goes off, and is brought forward where it would be late."""
+    log = MemoryLog()
+    lease, tail = await start(log)
+    for seconds in (0.05, 60, 0.02, 0.05, 0.001):
+        begun = anyio.current_time()
+        if seconds == 60:  # woken, so that its timer stays
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(log.wait, tail, seconds)
+                await anyio.wait_all_tasks_blocked()
+                tail = await log.append(lease, tail, framed(tail, b"a"))
+        else:
+            assert await log.wait(tail, seconds) is False
+            assert anyio.current_time() - begun >= seconds - 0.002
+
+
+def test_a_sleeper_is_used_again_in_its_own_loop_and_in_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where trio is not there: else who sleeps asks each time whose task it is."""
+    monkeypatch.delitem(sys.modules, "trio", raising=False)
+    log = MemoryLog()
+
+    async def sleeps(lease: Lease, tail: Cursor) -> list[object]:
+        stream = log._streams[lease.sid]
+        spares: list[object] = []
+        for _ in range(3):
+            assert await log.wait(tail, 0.001) is False
+            spares.append(stream.readers.spare)
+        return spares
+
+    async def first() -> tuple[Lease, Cursor]:
+        return await start(log)
+
+    lease, tail = asyncio.run(first())
+    one, two = asyncio.run(sleeps(lease, tail)), asyncio.run(sleeps(lease, tail))
+    assert len(set(map(id, one))) == len(set(map(id, two))) == 1
+    assert one[0] is not two[0]
+
+
+async def test_many_changes_wake_a_sleeper_once_and_each_its_own() -> None:
+    log = MemoryLog()
+    lease, zero = await start(log)
+    stream = log._streams[lease.sid]
+    woken: list[int] = []
+
+    async def wait(number: int) -> None:
+        assert await log.wait(zero, 60)
+        woken.append(number)
+
+    async with anyio.create_task_group() as tasks:
+        for number in range(3):
+            tasks.start_soon(wait, number)
+        await anyio.wait_all_tasks_blocked()
+        tail = await log.append(lease, zero, framed(zero, b"a"))
+        assert stream.readers == []
+        await log.append(lease, tail, framed(tail, b"b"))
+    assert sorted(woken) == [0, 1, 2]
 
 
 # ---- loops and arguments --------------------------------------------------------------------------

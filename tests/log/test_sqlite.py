@@ -22,12 +22,16 @@ import anyio.lowlevel
 import pytest
 
 from streamguard.core.cursor import Cursor, cursor_zero, new_sid
+from streamguard.core.frame import row_of
 from streamguard.log import sqlite_clock
 from streamguard.log.base import LeaseLost, LogUnavailable, Retention, StreamInfo, StreamLog, UnknownStream
 from streamguard.log.sqlite import SQLiteLog
 from streamguard.log.sqlite_blocks import locate
 from streamguard.log.sqlite_file import LogFile, file_system, refusal
+from streamguard.log.sqlite_kept import Kept, remember
 from streamguard.log.sqlite_reading import block_of, head_of
+from streamguard.log.sqlite_recent import Recent, Tail
+from streamguard.log.sqlite_waits import Loop, Waiter
 from streamguard.testing.log_case import framed
 from streamguard.testing.log_contract import LOG_RULES, check_log_rule
 from tests.log.machine import Store, machine_test
@@ -515,3 +519,57 @@ def test_many_may_make_the_file_at_once(tmp_path: Path) -> None:
         for thread in threads:
             thread.join()
         assert failed == []
+
+
+def test_a_reader_here_is_given_what_is_committed_though_the_writer_has_more_in_its_list() -> None:
+    zero = cursor_zero(new_sid())
+    frames = framed(zero, b"a", b"b")
+    one, two = (Cursor(zero.sid, frame.seq, frame.offset, frame.crc) for frame in frames)
+    rows = [row_of(frame) for frame in frames]
+    recent = Recent()
+    recent.asked = time.monotonic() + 60
+    recent.keep(Tail(one, zero, rows, 1, float("inf")))
+    assert recent.read(zero, 10) == frames[:1]
+    assert recent.read(one, 10) == []
+    assert recent.read(two, 10) is None
+    recent.keep(Tail(two, zero, rows, 2, float("inf")))
+    assert recent.read(zero, 10) == frames
+    assert recent.read(zero, 1) == frames[:1]
+
+
+def test_the_newest_frames_are_dropped_into_another_list() -> None:
+    """Who looks at the list in another thread counts on where each frame stands."""
+    zero = cursor_zero(new_sid())
+    kept = Kept(1, zero.sid, zero, zero, 1, 0.0, 0.0, False, 0)
+    frames = framed(zero, *[b"x"] * 100)
+    remember(kept, frames[:64])
+    before, held = kept.recent, list(kept.recent)
+    remember(kept, frames[64:])
+    assert before[:64] == held
+    assert kept.recent is not before
+    assert kept.recent == [row_of(frame) for frame in frames[-len(kept.recent) :]]
+    assert kept.base.seq == 100 - len(kept.recent)
+
+
+@pytest.mark.anyio
+async def test_a_late_call_wakes_nobody_who_sleeps_in_the_same_bed() -> None:
+    """A place to sleep is used again; who slept there before may be woken once more, by a thread that was slow."""
+    loop = Loop()
+    first, second = Waiter(loop, "sid", number=0), Waiter(loop, "sid", number=0)
+    await first.sleep(0.001)
+    assert len(loop.beds) == 1
+    slept: list[bool] = []
+
+    async def sleep() -> None:
+        await second.sleep(60)
+        slept.append(second.over)
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(sleep)
+        await anyio.wait_all_tasks_blocked()
+        assert loop.beds == []
+        first.wake()
+        await anyio.wait_all_tasks_blocked()
+        assert not slept
+        second.wake()
+    assert slept == [True]

@@ -1,1 +1,1 @@
-"""Streams in real processes: workers on ports of their own, over one file, that are killed and stopped."""
+"""Streams in real processes: workers on ports of their own, over one log, that are killed and stopped."""

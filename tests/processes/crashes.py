@@ -1,12 +1,13 @@
 """A story that is read to its end, whatever happens to the processes that tell it.
 
-`Troupe` has workers over one file, and a router before them; `read` is a reader of the simplest kind: it asks again,
-with the last cursor it has, until it sees the end. `crash` lets the worker that tells the story die at a named step,
-`kill` after a number of words, and each answers what the reader got.
+`Troupe` has workers over one log, and a router before them; `read` is a reader of the simplest kind: it asks again,
+with the last cursor it has, until it sees the end, or is refused. `crash` lets the worker that tells the story die at a
+named step, `kill` after a number of words, `restart` the Redis that it is kept in; each answers what the reader got.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import random
@@ -15,29 +16,30 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
-from pathlib import Path
 
 import attrs
 import httpx
 
 from streamguard.core.cursor import Cursor
 from streamguard.testing import crash as points
+from tests.log.redis_server import RedisServer
 from tests.modules import ROOT
 from tests.processes.router import Router
-from tests.processes.worker import LENGTH
+from tests.processes.worker import LENGTH, TTL
 
-__all__ = ["DEADLINE", "Read", "Troupe", "Worker", "crash", "kill"]
+__all__ = ["DEADLINE", "REDIS_POINTS", "Read", "Troupe", "Worker", "crash", "died", "kill", "restart", "stop"]
 
 DEADLINE = 60.0  # seconds after which a reader gives up, and its test has failed
+REDIS_POINTS = [point for point in points.POINTS if point != "inside-group-commit"]  # which is SQLite's
 NUMBERS = {"before-append": 20, "between-append-and-delivery": 20, "inside-group-commit": 20}  # in mid story
 
 
 class Worker:
     """One process. `how` is its STREAMGUARD_CRASH, `silence` how long its model is silent once."""
 
-    def __init__(self, path: Path, how: str = "", silence: float = 0.0) -> None:
+    def __init__(self, place: str, how: str = "", silence: float = 0.0) -> None:
         environment = {**os.environ, points.VARIABLE: how, "SILENCE": str(silence)}
-        command = [sys.executable, "-m", "tests.processes.worker", str(path)]
+        command = [sys.executable, "-m", "tests.processes.worker", place]
         self.process = subprocess.Popen(
             command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
         )
@@ -57,10 +59,12 @@ class Worker:
 
 @attrs.define
 class Read:
-    """What a reader got: the text, the status of the end, how many frames twice, and how often it asked."""
+    """What a reader got: the text, the status of the end or the code of the refusal, how many frames twice, and how
+    often it asked."""
 
     text: str = ""
     status: str | None = None
+    refused: str | None = None
     frames: int = 0
     doubles: int = 0
     requests: int = 0
@@ -86,10 +90,11 @@ class Read:
 
 
 class Troupe:
-    """Workers over one file, behind a router that prefers the first of them that takes a connection."""
+    """Workers over one log, a file or the address of a Redis, behind a router that prefers the first of them that takes
+    a connection."""
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
+    def __init__(self, place: object) -> None:
+        self.place = str(place)
         self.workers: list[Worker] = []
         self.router = Router(lambda: [worker.port for worker in self.workers])
         self.said: list[str] = []
@@ -104,7 +109,7 @@ class Troupe:
 
     def hire(self, how: str = "", *, silence: float = 0.0) -> Worker:
         """One more, preferred to all others."""
-        self.workers.insert(0, Worker(self.path, how, silence))
+        self.workers.insert(0, Worker(self.place, how, silence))
         return self.workers[0]
 
     def dismiss(self, worker: Worker) -> None:
@@ -116,7 +121,7 @@ class Troupe:
         found, end = Read(), time.monotonic() + DEADLINE
         headers = {"streamguard": "v=1", "idempotency-key": f"a-story-and-a-number-{story}"}
         with httpx.Client(timeout=httpx.Timeout(DEADLINE, connect=5.0)) as client:
-            while found.status is None:
+            while found.status is None and found.refused is None:
                 assert time.monotonic() < end, f"no end after {found.requests} requests: {found}"
                 found.requests += 1
                 try:
@@ -142,6 +147,9 @@ class Troupe:
             if response.status_code == 503:  # it has trouble with the log
                 time.sleep(0.05)
                 return
+            if found.cursor is not None and response.status_code in (404, 409, 410):
+                found.refused = json.loads(response.read())["code"]
+                return
             assert response.status_code == 200, response.read()
             rest = ""
             for text in response.iter_text():
@@ -164,7 +172,7 @@ def crash(troupe: Troupe, point: str, story: int) -> tuple[Read, Worker]:
                 troupe.dismiss(first)
 
         return troupe.read(story, kill_first), struck
-    struck = troupe.hire(f"{point}:{number}", silence=0.8 if point == "in-lease-renewal" else 0.0)
+    struck = troupe.hire(f"{point}:{number}", silence=0.8 * TTL if point == "in-lease-renewal" else 0.0)
     return troupe.read(story), struck
 
 
@@ -184,6 +192,52 @@ def kill(troupe: Troupe, story: int) -> tuple[Read, bool]:
             struck = True
 
     return troupe.read(story, strike), struck
+
+
+def stop(troupe: Troupe, story: int) -> tuple[Read, Worker]:
+    """Read a story whose worker is stopped between its last check and its write, and woken once another has taken
+    over; what the reader got, and the worker, which runs."""
+    stopped = troupe.hire("before-append:20:stop")
+    woken = False
+
+    def look(found: Read) -> None:
+        nonlocal woken
+        if found.frames == 15:  # soon it stands, and its reader would wait for ever
+            os.waitid(os.P_PID, stopped.process.pid, os.WSTOPPED | os.WNOWAIT)
+            troupe.workers.remove(stopped)
+            troupe.router.cut()
+        elif found.frames == LENGTH - 5 and not woken:
+            woken = True
+            stopped.process.send_signal(signal.SIGCONT)
+
+    try:
+        found = troupe.read(story, look)
+        assert woken
+    except BaseException:
+        stopped.close()
+        raise
+    return found, stopped
+
+
+def restart(troupe: Troupe, server: RedisServer, story: int, *, snapshot: int | None = None) -> Read:
+    """Read a story while the Redis that it is kept in is killed and started again, in its middle; with `snapshot` it
+    was told to save all after so many frames."""
+    saved = struck = False
+
+    def strike(found: Read) -> None:
+        nonlocal saved, struck
+        if snapshot is not None and found.frames == snapshot and not saved:
+            saved = True
+            with contextlib.closing(server.client()) as client:
+                client.save()
+        if found.frames == LENGTH // 2 and not struck:
+            struck = True
+            server.kill()
+            server.start()
+
+    found = troupe.read(story, strike)
+    assert struck
+    return found
 
 
 def died(worker: Worker) -> bool:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import time
 from collections.abc import Iterator
@@ -12,7 +11,7 @@ import pytest
 
 from streamguard.client import ResumePolicy, Verdict, stream_sync
 from streamguard.testing import crash as points
-from tests.processes.crashes import DEADLINE, Read, Troupe, crash, died, kill
+from tests.processes.crashes import DEADLINE, Read, Troupe, crash, died, kill, stop
 from tests.processes.worker import LENGTH, text_of
 
 pytestmark = pytest.mark.skipif(not hasattr(signal, "SIGSTOP"), reason="this system stops processes in other ways")
@@ -106,21 +105,8 @@ def wait_for(worker_url: str) -> None:
 
 
 def test_a_worker_that_was_stopped_before_its_write_cannot_write_when_it_wakes(troupe: Troupe) -> None:
-    stopped = troupe.hire("before-append:20:stop")
-    woken: list[float] = []
-
-    def look(found: Read) -> None:
-        if found.frames == 15:  # soon it stands, and its reader would wait for ever
-            os.waitid(os.P_PID, stopped.process.pid, os.WSTOPPED | os.WNOWAIT)
-            troupe.workers.remove(stopped)
-            troupe.router.cut()
-        elif found.frames == LENGTH - 5 and not woken:
-            woken.append(time.monotonic())
-            stopped.process.send_signal(signal.SIGCONT)
-
+    found, stopped = stop(troupe, 3000)
     try:
-        found = troupe.read(3000, look)
-        assert woken
         assert (found.status, found.text) == ("complete", text_of(3000))
         wait_for(stopped.url)
         again = troupe.read(3000)

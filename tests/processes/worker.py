@@ -1,6 +1,7 @@
-"""A worker: the example of a takeover, served by uvicorn, over a log in a file.
+"""A worker: the example of a takeover, served by uvicorn, over a log in a file or in Redis.
 
     python -m tests.processes.worker FILE         prints its port, and serves until it is killed
+    python -m tests.processes.worker unix://…     the same, over Redis at this address
 
 The environment says how it dies: `STREAMGUARD_CRASH`, as `streamguard.testing.crash` has it; and `SILENCE`: seconds for
 which the model is silent in the middle of its story, so that the lease has to be renewed.
@@ -23,12 +24,15 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from streamguard.log.base import StreamLog
+from streamguard.log.redis import RedisLog
+from streamguard.log.sqlite import SQLiteLog
 from streamguard.testing import crash
 from tests.modules import ROOT
 
 __all__ = ["LENGTH", "TTL", "example", "text_of"]
 
-TTL = 1.0  # seconds of a lease
+TTL = 2.0  # seconds of a lease, of which a resumer has half: less is too little for a machine that is busy
 LENGTH = 60  # words of a story
 PACE = 0.01  # seconds a word
 
@@ -54,7 +58,11 @@ def text_of(story: int) -> str:
     return anyio.run(whole)
 
 
-def make_worker(path: str, silence: float) -> Any:
+def log_at(place: str) -> StreamLog:
+    return RedisLog(place) if "://" in place else SQLiteLog(place)
+
+
+def make_worker(place: str, silence: float) -> Any:
     module: Any = example()
     quick: Any = module.Model
 
@@ -71,7 +79,8 @@ def make_worker(path: str, silence: float) -> Any:
                     await anyio.sleep(silence)
 
     module.Model = Silent
-    app = module.make_app(path, TTL)
+    app = module.make_app(log_at(place), TTL)
+    app.state.guard.max_takeovers = 20  # a worker that is not given its turn for so long loses a lease, and no text
 
     async def runs(request: Request) -> Response:
         return Response(str(len(app.state.guard.runs)))

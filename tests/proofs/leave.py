@@ -49,7 +49,7 @@ def leave_row(kind: str, stack: tuple[str, str], each: int) -> tuple[bool, Seque
 
 def _of(runs: Sequence[Run]) -> tuple[int, int]:
     """Sources closed once where they were driven, and the most tokens that one made too many."""
-    closed = sum(run.closed == 1 and run.closed_in == run.driven_in for run in runs)
+    closed = sum(run.closed_once for run in runs)
     return closed, max(run.after for run in runs)
 
 
@@ -78,7 +78,7 @@ def leave(run: ProofRun) -> Result:
             f"{EACH} of the readers of each row leave while the stream is {', '.join(MODES[:-1])}, and {MODES[-1]}.",
             "Tokens after: for the first two kinds, after the server told that the reader is gone; for those that "
             "run ahead, in a thread or a task, after their buffer was closed. Closed once: in the task or on the "
-            "thread that took the steps; a push source by its `on_close`, in the task that serves.",
+            "thread that took the steps; a push source by its `on_close`, in a task of the event loop.",
         ],
         packages=["uvicorn", "h11", "httptools", "uvloop"],
     )

@@ -82,3 +82,41 @@ def test_it_is_cancelled_when_the_loop_ends(backend: str) -> None:
 
     run(backend, test)
     assert ends == ["cancelled"]
+
+
+async def test_all_of_them_are_told_to_go_and_waited_for_one_that_has_not_begun_too() -> None:
+    background, went = Background(), list[str]()
+
+    async def work() -> None:
+        went.append("began")
+        try:
+            await anyio.sleep_forever()
+        finally:
+            with anyio.CancelScope(shield=True):
+                await anyio.sleep(1.0)
+            went.append("last words")
+
+    background.start(work, "one")
+    await anyio.sleep(0.1)
+    background.start(work, "two")
+    assert await background.aclose(5.0)
+    assert len(background) == 0
+    assert went.count("last words") == went.count("began") >= 1
+    assert await background.aclose(5.0)
+
+
+async def test_one_that_does_not_go_is_not_waited_for_beyond_the_limit() -> None:
+    background, go = Background(), anyio.Event()
+
+    async def work() -> None:
+        with anyio.CancelScope(shield=True):
+            await go.wait()
+
+    background.start(work, "work")
+    await anyio.sleep(0.1)
+    since = anyio.current_time()
+    assert not await background.aclose(2.0)
+    assert anyio.current_time() - since == pytest.approx(2.0, abs=0.5)
+    go.set()
+    await anyio.sleep(0.1)
+    assert len(background) == 0

@@ -162,7 +162,7 @@ def test_text_that_is_not_ascii_weighs_no_less_than_its_bytes() -> None:
         Event("x" * 1000),
         {"choices": [{"delta": {"content": "x" * 1000}}]},
         Finish(usage={"note": "x" * 1000}),
-        Checkpoint({"state": b"x" * 1000}),
+        Checkpoint({"state": "x" * 1000}),
         Joined.of(["x" * 500, "x" * 500]),
     ],
     ids=lambda item: type(item).__name__,

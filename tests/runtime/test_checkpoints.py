@@ -8,7 +8,6 @@ from typing import Any
 import anyio
 import pytest
 
-from streamguard.core.errors import NotSerialisable
 from streamguard.core.items import Checkpoint
 from streamguard.runtime.buffer import Buffer
 from streamguard.runtime.checkpoints import CheckpointEvery
@@ -170,12 +169,3 @@ async def test_a_checkpoint_keeps_what_the_state_was_though_the_source_runs_ahea
         items = [item async for item in source]
     marks = [item for item in items if isinstance(item, Checkpoint)]
     assert marks == [Checkpoint({"tokens": list(range(1, count + 1))}) for count in (2, 4, 6)]
-
-
-async def test_a_state_that_is_no_json_is_said_where_it_is_asked_for() -> None:
-    class Odd(Sync):
-        def state(self) -> Any:
-            return {1, 2}
-
-    with pytest.raises(NotSerialisable, match="set"):
-        list(CheckpointEvery(items=1).over(Odd(1)))  # type: ignore[arg-type]

@@ -8,6 +8,7 @@ import pytest
 
 from streamguard.core.errors import Failure
 from streamguard.core.flush import EveryTokens, Immediate, Within
+from streamguard.core.frame import Frame, row_of
 from streamguard.core.framing import FramedEncoder
 from streamguard.core.items import Block, Checkpoint, Finish
 from streamguard.runtime.lists import FrameLists, ItemLists
@@ -15,7 +16,7 @@ from streamguard.runtime.producer import LoggedStage, Mark
 from tests.runtime.fakes import SID
 
 
-def frames_of(policy: EveryTokens | Immediate) -> FrameLists:
+def frames_of(policy: EveryTokens | Immediate | Within) -> FrameLists:
     return FrameLists(policy, FramedEncoder("native", sid=SID))
 
 
@@ -68,7 +69,22 @@ def test_time_releases_what_is_held(kind: type[ItemLists]) -> None:
 
 def test_there_is_nothing_to_open_and_no_sign_of_life() -> None:
     for stage in (ItemLists(Immediate()), frames_of(Immediate())):
-        assert (stage.open(), stage.heartbeat(), stage.sent, stage.timed) == ([], [], 0, True)
+        assert (stage.open(), stage.heartbeat(), stage.sent) == ([], [], 0)
+
+
+def test_a_policy_that_knows_no_time_is_not_asked_for_a_deadline() -> None:
+    assert [frames_of(policy).timed for policy in (Immediate(), EveryTokens(8), Within(1.0))] == [False, False, True]
+
+
+def test_a_text_is_a_tuple_for_a_log_that_takes_it_so_and_all_else_a_frame() -> None:
+    """Both count on in one chain."""
+    encoder, plain = (FramedEncoder("native", sid=SID) for _ in range(2))
+    stage, frames = LoggedStage(Immediate(), encoder, fields=True), LoggedStage(Immediate(), plain)
+    for item in ("a", "\u00e9", Block("image", {"url": "x"}), "b"):
+        (found,), (wanted,) = stage.push(item, 0.0), frames.push(item, 0.0)
+        assert type(found) is (tuple if isinstance(item, str) else Frame)
+        assert found == (row_of(wanted) if isinstance(item, str) else wanted)
+    assert stage.finish(0.0) == frames.finish(0.0)
 
 
 def test_a_logged_checkpoint_stands_behind_the_frames_before_it() -> None:

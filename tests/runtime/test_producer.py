@@ -101,6 +101,18 @@ async def test_an_append_that_is_refused_ends_the_stream_in_one_line(
 
 
 @anyio_test
+async def test_a_checkpoint_in_the_middle_of_a_character_is_not_stored_and_the_next_one_is() -> None:
+    """From half a character nobody can go on."""
+    log, whole = Store(), "é".encode()
+    source = Script(whole[:1], Checkpoint(1), whole[1:], Checkpoint(2), b"a" + whole[:1], Checkpoint(3), whole[1:])
+    await (await make_producer(log, source)).run()
+    assert await text_in(log) == (['"é"', '"a"', '"é"'], "complete")
+    found = await state(log)
+    assert found.checkpoint is not None
+    assert (json.loads(found.checkpoint.state), found.checkpoint.at.seq) == (2, 1)
+
+
+@anyio_test
 async def test_a_checkpoint_is_stored_with_the_text_before_it_in_one_step() -> None:
     log, go = Store(), anyio.Event()
     source = Script("a", "b", Checkpoint({"at": 2}), go, "c")
@@ -127,7 +139,7 @@ async def test_a_checkpoint_with_nothing_before_it_is_stored_by_itself() -> None
 @anyio_test
 async def test_a_state_that_is_no_json_fails_the_stream_and_loses_no_text() -> None:
     log, hook = Store(), Hook()
-    source = Script("a", Checkpoint({1, 2}), "never")
+    source = Script("a", lambda: str(Checkpoint({1, 2})), "never")
     await (await make_producer(log, source, policy=EveryTokens(9, first="policy"), on_end=hook)).run()
     assert await text_in(log) == (['"a"'], "failed")
     assert (await state(log)).checkpoint is None

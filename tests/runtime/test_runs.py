@@ -59,6 +59,16 @@ async def test_a_run_that_may_read_on_stops_after_so_many_items() -> None:
     assert (status, script.steps - had) == ("cancelled", 10)
 
 
+@pytest.mark.parametrize("kind", [Store, lambda: MemoryLog(clock=anyio.current_time)], ids=["slowly", "at once"])
+async def test_and_not_after_more_of_them_however_quick_they_come_and_are_appended(kind: Any) -> None:
+    script = Script("a", 5.0, *["b"] * 100_000)
+    _, run, log = await started(ReadOn(items=10), script, log=kind())
+    await anyio.sleep(1.0)
+    run.leave()
+    assert (await end_of(run, log))[1] == "cancelled"
+    assert (await text_in(log))[0] == ['"a"'] + ['"b"'] * 10
+
+
 async def test_a_run_that_has_a_reader_goes_to_its_end() -> None:
     for policy in (Cancel(), Detach(1.0), ReadOn(items=1)):
         _, run, log = await started(policy, slowly(50))
@@ -113,6 +123,19 @@ async def test_a_sign_comes_through_the_log() -> None:
     assert await end_of(run, log) == (3.0 + PRESENCE + 5.0, "cancelled")
 
 
+async def test_a_reader_may_leave_while_a_run_lets_go_of_its_lease() -> None:
+    """Its tasks are over by then, and none can be started for the readers that it has no more."""
+    releasing = anyio.Event()
+    store = Store(slow=0.5, at=lambda step: releasing.set() if step == "release" else None)
+    _, run, log = await started(Detach(5.0), slowly(100), log=store)
+    await anyio.sleep(5.0)
+    run.producer.sink.leave("its lease is lost")
+    await releasing.wait()
+    assert not run.over.is_set()
+    run.leave()
+    assert (await end_of(run, log))[1] is None
+
+
 async def test_runs_are_found_by_their_sids_while_they_run() -> None:
     runs, run, log = await started(Detach(), slowly(1))
     assert (runs.get(SID), len(runs)) == (run, 1)
@@ -131,7 +154,7 @@ async def test_a_run_that_ends_late_does_not_hide_its_successor() -> None:
     script = Script("a", anyio.Event(), cleanup=tidy)
     runs, first, log = await started(Detach(), script)
     await anyio.sleep(1.0)
-    first.producer.sink.leave()
+    first.producer.sink.leave("it is somebody else's")
     await anyio.sleep(1.0)
     await MemoryLog.purge(log, sid=SID)
     second = runs.start(await make_producer(log, slowly(20)), Detach())
@@ -144,5 +167,5 @@ async def test_a_run_that_ends_late_does_not_hide_its_successor() -> None:
 
 async def test_policies_take_no_negative_limits() -> None:
     for make in (lambda: Detach(-1.0), lambda: ReadOn(items=-1), lambda: ReadOn(seconds=-1.0)):
-        with pytest.raises(ValueError, match="must be zero or more"):
+        with pytest.raises(ValueError, match="a number of zero or more"):
             make()

@@ -188,6 +188,13 @@ async def test_a_reason_before_the_tail_is_not_lost() -> None:
 
 
 @anyio_test
+async def test_a_replay_may_bring_a_checkpoint_in_the_middle_of_a_character() -> None:
+    """Where the first run was in the middle of another, since the pieces need not be the same."""
+    again = ["a", b"\xc3", Checkpoint(1), b"\xa9", "b"]
+    assert await gone_on(Replay(iter_of(again)), logged(["aé"], NATIVE), NATIVE) == ["b"]
+
+
+@anyio_test
 async def test_a_checkpoint_at_the_tail_is_kept() -> None:
     again = ["ab", Checkpoint(2), "c"]
     assert await gone_on(Replay(iter_of(again)), logged(["ab"], NATIVE), NATIVE) == [Checkpoint(2), "c"]

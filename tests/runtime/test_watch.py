@@ -249,7 +249,7 @@ async def test_a_stream_that_is_over_keeps_its_task_until_its_bytes_left(ending:
 
 
 @pytest.mark.parametrize("ending", ["complete", "failed"])
-async def test_a_stream_that_is_over_and_not_read_is_dropped_and_was_not_delivered(ending: str) -> None:
+async def test_a_stream_that_is_over_and_not_read_is_dropped_and_was_not_delivered(ending: str, caplog: Any) -> None:
     wire, fill = beating(500)
     kills: list[bool] = []
 
@@ -262,7 +262,33 @@ async def test_a_stream_that_is_over_and_not_read_is_dropped_and_was_not_deliver
     served = await serve(Script(*script), wire, write=LIMIT, linger=0.0).run()
     assert (served.outcome.status, served.outcome.delivered) == (ending, "no")
     assert kills == ([True] if ending == "complete" else [False, True])
+    (line,) = caplog.messages  # the first reason, once
+    assert ("its end was not taken: slow: " in line) is (ending == "complete")
     assert LIMIT <= served.outcome.ended - served.outcome.started <= LIMIT + EXACT
+
+
+@pytest.mark.parametrize("backlog", [None, 500])
+async def test_an_end_that_waits_for_a_reader_that_takes_nothing_is_given_up(backlog: int | None, caplog: Any) -> None:
+    """A transport that is full after the last part lets the end of the body wait."""
+
+    def full() -> Any:
+        wire.backlog = backlog
+        return anyio.sleep_forever()
+
+    wire = Wire(on_end=full)
+    served = await serve(Script("a"), wire, write=LIMIT).run()
+    assert (served.outcome.status, served.outcome.delivered) == ("complete", "no")
+    assert (wire.kills, wire.drops) == (1, 1)
+    assert LIMIT <= served.outcome.ended - served.outcome.started <= 2 * LIMIT + EXACT
+    (line,) = caplog.messages
+    assert "its end was not taken: slow: " in line
+
+
+async def test_a_reader_that_leaves_while_its_body_is_ended_may_have_it_all() -> None:
+    wire = Wire(on_end=lambda: (wire.left.set(), anyio.sleep(1.0))[1])
+    served = await serve(Script("a"), wire, write=LIMIT).run()
+    assert (served.outcome.status, served.outcome.delivered) == ("complete", "unknown")
+    assert wire.calls[-1] == "end"
 
 
 async def test_a_transport_that_cannot_be_looked_at_harms_nothing(caplog: Any) -> None:

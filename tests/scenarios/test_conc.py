@@ -9,6 +9,7 @@ import httpx
 import pytest
 
 from streamguard.client import ReaderLimits, Verdict, stream_sync
+from streamguard.core.cursor import cursor_zero
 from streamguard.core.errors import ConnectLimitExceeded
 from streamguard.runtime.timing import Timing
 from tests.adapters.asgi_apps import exchange
@@ -37,12 +38,23 @@ def test_each_of_several_readers_gets_all_frames(readers: int) -> None:
     assert site.source.starts == 1
 
 
-def test_a_reader_that_stalls_ends_as_slow_and_the_others_are_whole(caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize("begins", ["first", "last"])
+def test_a_reader_that_stalls_ends_as_slow_and_the_others_are_whole(
+    begins: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Who begins first waits for each frame; who begins last is written all of them at once, the end included."""
+    caplog.set_level(logging.INFO, "streamguard")
     count, text = 400, "x" * 20_000  # far more than sockets and transports hold
     site = Site(*[text] * count, timing=Timing(write=0.3, linger=0.05))
     with serving(site.app) as server, server.connect(receive_buffer=4096) as stalled:
-        stalled.request("GET", "/tokens", **OURS)
-        sid = sid_of(stalled.until(b"\r\n\r\n"))
+        if begins == "first":
+            stalled.request("GET", "/tokens", **OURS)
+            sid = sid_of(stalled.until(b"\r\n\r\n"))
+        else:
+            with reading(server, connection="close", **OURS) as first:
+                sid = sid_of(first.rest())
+            stalled.request("GET", "/tokens", last_event_id=str(cursor_zero(sid)), **OURS)
+            stalled.until(b"\r\n\r\n")
         for _ in range(2):
             with reading(server, "/streams", streamguard_stream=sid, connection="close", **OURS) as quick:
                 body = quick.rest()
@@ -53,8 +65,9 @@ def test_a_reader_that_stalls_ends_as_slow_and_the_others_are_whole(caplog: pyte
         assert b".complete" not in stalled.received
         found = exchange(server.connect(), path="/streams", streamguard_stream=sid, **OURS)
     assert found.verdict is Verdict.COMPLETE  # the stream is none the worse for it
-    (line,) = [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
-    assert "ended as slow" in line
+    (line,) = [line for line in caplog.messages if "goes on: " in line]
+    assert "goes on: a reader is not served any more" in line
+    assert "slow: the reader took nothing for too long" in line
     assert site.source.starts == 1
 
 

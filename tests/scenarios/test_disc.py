@@ -56,7 +56,7 @@ def read_three_and_leave(server: Server, site: Site, source: Metered) -> Any:
 
 @pytest.mark.parametrize(
     ("policy", "most"),
-    [(Cancel(), 1), (Detach(0.0), 1), (ReadOn(items=20), 10**6), (ReadOn(seconds=0.1), 10**6)],
+    [(Cancel(), 1), (Detach(0.0), 1), (ReadOn(items=20), 20), (ReadOn(seconds=0.1), 10**6)],
     ids=str,
 )
 def test_a_stream_that_was_left_stops_within_its_budget_and_its_usage_is_recorded(policy: Any, most: int) -> None:

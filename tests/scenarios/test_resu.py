@@ -207,6 +207,15 @@ def test_a_flood_of_another_principals_streams_harms_no_stream_that_runs() -> No
         assert text_of(resume(server, at).body) == "t1 "
 
 
+def test_nor_one_that_has_ended_and_whose_reader_may_come_back() -> None:
+    site = Site("t0 ", "t1 ", log=MemoryLog(max_streams=8))
+    with serving(site.app) as server:
+        at = [cursors(exchange(server.connect(), path="/tokens", **OURS).body)[0] for _ in range(4)]
+        for _ in range(30):
+            assert exchange(server.connect(), path="/tokens", user="bob", **OURS).verdict is Verdict.COMPLETE
+        assert [text_of(resume(server, cursor).body) for cursor in at] == ["t1 "] * 4
+
+
 # ---- ids as text ----------------------------------------------------------------------------------------
 
 

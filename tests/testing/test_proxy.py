@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import socket
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -114,6 +115,21 @@ async def test_a_stall_holds_the_rest_until_its_time_has_passed() -> None:
         before = anyio.current_time()
         assert await fetched(proxy) == (HEADER + BODY, "eof")
         assert anyio.current_time() - before >= 0.05
+
+
+async def test_a_cut_where_a_stall_ends_waits_for_nothing() -> None:
+    """Its server says no more after that."""
+
+    async def handle(stream: anyio.abc.SocketStream) -> None:
+        async with stream:
+            await stream.receive()
+            await stream.send(HEADER)
+            with contextlib.suppress(anyio.EndOfStream, anyio.BrokenResourceError):
+                await stream.receive()
+
+    plan = Plan(after=HEAD, stall_at=0, stall=0.01, cut_at=0)
+    async with serving(handle, plan) as proxy:
+        assert await fetched(proxy) == (HEADER, "eof")
 
 
 async def test_a_reader_that_leaves_a_stall_ends_the_connection() -> None:

@@ -7,6 +7,7 @@ a frame is the right one is the verifier's business, whatever the carrier.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final, Literal, Protocol, runtime_checkable
 
 from streamguard.core.cursor import Cursor
@@ -62,6 +63,10 @@ class WireEncoder(Protocol):
 
     def text(self, fields: TextFields) -> bytes:
         """The same for a frame of text, on the hot path."""
+        ...
+
+    def texts(self, rows: Sequence[TextFields]) -> bytes:
+        """Several of them, one after the other."""
         ...
 
     def heartbeat(self, cursor: Cursor, *, blocked: bool = False) -> bytes:

@@ -15,6 +15,7 @@ position, its name `blocked` while the sender waits; a bye's name is its reason.
 from __future__ import annotations
 
 import struct
+from collections.abc import Sequence
 from typing import Final
 from zlib import crc32
 
@@ -65,6 +66,9 @@ class BinaryEncoder:
 
     def text(self, fields: TextFields) -> bytes:
         return self.frame(Frame(*fields))
+
+    def texts(self, rows: Sequence[TextFields]) -> bytes:
+        return b"".join(map(self.text, rows))
 
     def heartbeat(self, cursor: Cursor, *, blocked: bool = False) -> bytes:
         return _record(1, cursor.seq, cursor.offset, "blocked" if blocked else "", 0, b"", cursor.crc)

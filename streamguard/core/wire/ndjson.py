@@ -11,6 +11,7 @@ every other carrier. The cursor and the names are plain ASCII and need no quotin
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from typing import Any
 
 import attrs
@@ -52,6 +53,9 @@ class NdjsonEncoder:
 
     def text(self, fields: TextFields) -> bytes:
         return self.frame(Frame(*fields))
+
+    def texts(self, rows: Sequence[TextFields]) -> bytes:
+        return b"".join(map(self.text, rows))
 
     def heartbeat(self, cursor: Cursor, *, blocked: bool = False) -> bytes:
         return b'{"hb":"%b"%b}\n' % (str(cursor).encode(), b',"blocked":true' if blocked else b"")

@@ -6,6 +6,7 @@ It has no place for a terminal, so its reader sees an end only in how the connec
 from __future__ import annotations
 
 import codecs
+from collections.abc import Sequence
 
 import attrs
 
@@ -27,6 +28,9 @@ class PlainEncoder:
 
     def text(self, fields: TextFields) -> bytes:
         return self.frame(Frame(*fields))
+
+    def texts(self, rows: Sequence[TextFields]) -> bytes:
+        return b"".join(map(self.text, rows))
 
     def heartbeat(self, cursor: Cursor, *, blocked: bool = False) -> bytes:
         return b""

@@ -12,7 +12,8 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from random import randrange
 from typing import Final, Literal, get_args
 
 import attrs
@@ -82,6 +83,14 @@ class SseEncoder:
             return self._block(Frame(*fields))
         return (self._wide if fields[2] > 0x0FFFFFFF else self._text) % fields
 
+    def texts(self, rows: Sequence[TextFields]) -> bytes:
+        if len(rows) == 1:
+            return self.text(rows[0])
+        if not fits(b"".join([row[3] for row in rows])):
+            return b"".join(map(self.text, rows))
+        wide, text = self._wide, self._text
+        return b"".join([(wide if row[2] > 0x0FFFFFFF else text) % row for row in rows])
+
     def heartbeat(self, cursor: Cursor, *, blocked: bool = False) -> bytes:
         if self._beat == "ping":
             return b"event: ping\n%b\n" % _field(b"data", dumps({"cursor": str(cursor)}))
@@ -100,7 +109,8 @@ class SseEncoder:
     def bye(self, cursor: Cursor, reason: str) -> bytes:
         if self._own_ids:
             data = dumps({"cursor": str(cursor), "reason": reason})
-            return b"event: bye\n%b\n" % _field(b"data", data)
+            # Drawn: a server that goes away says it to all of its readers at once, who would come back at once too.
+            return b"event: bye\nretry: %d\n%b\n" % (_RETRY_MS // 2 + randrange(_RETRY_MS), _field(b"data", data))
         return _field(b"", f"bye {cursor} {reason}".encode())
 
     def _block(self, frame: Frame) -> bytes:

@@ -102,9 +102,16 @@ class TestEncoder:
 
     def test_a_bye_has_no_id_and_no_frame(self) -> None:
         assert encoder().bye(AT, "rotate") == f": bye {AT} rotate\n".encode()
-        assert encoder(own_ids=True).bye(AT, "rotate") == (
-            f'event: bye\ndata: {{"cursor":"{AT}","reason":"rotate"}}\n\n'.encode()
-        )
+        lines = encoder(own_ids=True).bye(AT, "rotate").split(b"\n")
+        assert [lines[0], *lines[2:]] == [
+            b"event: bye", f'data: {{"cursor":"{AT}","reason":"rotate"}}'.encode(), b"", b"",
+        ]  # fmt: skip
+
+    def test_a_bye_to_an_event_source_says_when_to_come_back_and_not_to_all_of_them_the_same(self) -> None:
+        """A server that goes away says it to every reader at once."""
+        times = [SseDecoder().feed(encoder(own_ids=True).bye(AT, "shutdown"))[0].retry for _ in range(200)]
+        assert all(time is not None and 1000 <= time < 3000 for time in times)
+        assert len(set(times)) > 100
 
     @pytest.mark.parametrize("bad", ["\n", "\r", "\0", "a\nid: 1", "a\r\ndata: x"])
     def test_no_field_can_begin_another(self, bad: str) -> None:

@@ -1,0 +1,73 @@
+"""What the log says of a stream under a guard: one line where it failed, and none of an end where it lives on."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+
+from tests.adapters.logged_apps import OURS, Site, reading, wait_until
+from tests.adapters.servers import Gate, serving
+
+
+def lines(caplog: pytest.LogCaptureFixture) -> list[tuple[int, str]]:
+    return [
+        (record.levelno, record.getMessage())
+        for record in caplog.records
+        if record.name == "streamguard" and record.getMessage().startswith("stream ")
+    ]
+
+
+def test_a_reader_that_leaves_is_told_of_as_one(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "streamguard")
+    gate = Gate()
+    site = Site("t0 ", gate, "t1 ")
+    with serving(site.app) as server:
+        with reading(server, **OURS) as connection:
+            connection.until(b't0 "')
+        wait_until(lambda: not len(site.guard.readers))
+        (told,) = lines(caplog)
+        assert told[0] == logging.INFO
+        assert "goes on: a reader is not served any more, after 1 items: gone: the reader left" in told[1]
+        gate.open()
+        site.idle()
+    assert len(lines(caplog)) == 1
+
+
+def test_a_source_that_fails_at_once_is_told_of_once_without_advice_that_does_not_hold(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    site = Site(ValueError("oh"))
+    with serving(site.app) as server, reading(server, connection="close", **OURS) as connection:
+        connection.rest()
+        site.idle()
+    (told,) = lines(caplog)
+    assert told[0] == logging.ERROR
+    assert "ended as failed after 0 items" in told[1]
+    assert "peek" not in told[1]
+
+
+def test_a_reader_that_a_newer_one_replaced_ends_no_stream(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "streamguard")
+    gate = Gate()
+    site = Site("t0 ", gate, "t1 ", max_readers=1, name="chat")
+    with serving(site.app) as server, reading(server, connection="close", **OURS) as first:
+        first.until(b't0 "')
+        with reading(server, "/streams?name=chat", connection="close", **OURS) as second:
+            second.until(b't0 "')
+            first.rest()
+            gate.open()
+            second.rest()
+        site.idle()
+    assert [level for level, _ in lines(caplog)] == [logging.INFO]
+    assert "replaced: a newer reader" in lines(caplog)[0][1]
+
+
+def test_a_server_that_goes_away_ends_no_stream(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "streamguard")
+    site = Site("t0 ", Gate())
+    with serving(site.app) as server, reading(server, connection="close", **OURS) as connection:
+        connection.until(b't0 "')
+    assert {level for level, _ in lines(caplog)} == {logging.INFO}
+    assert all("goes on: " in line for _, line in lines(caplog))
+    assert "goes on: it is let go of after 1 items: shutdown: the server is going away" in lines(caplog)[-1][1]
