@@ -42,6 +42,8 @@ from streamguard.log.base import (
 )
 from streamguard.observe.hooks import OnEnd
 from streamguard.runtime.configured import ANYONE, a_log, a_policy, an_authorize, principal_of
+from streamguard.runtime.flow import Flow
+from streamguard.runtime.grants import Grants
 from streamguard.runtime.producer import Producer, let_go
 from streamguard.runtime.reader import Page, stored
 from streamguard.runtime.readers import Readers
@@ -92,11 +94,16 @@ class StreamGuard:
     told: bool = attrs.field(init=False, default=False)  # in the log, that it did not
     runs: Runs = attrs.field(init=False, factory=Runs)
     readers: Readers = attrs.field(init=False, factory=Readers)
+    grants: Grants = attrs.field(init=False)  # what readers tell
     max_takeovers: int = attrs.field(kw_only=True, default=2, validator=number(least=0))
     resumers: Resumers = attrs.field(init=False, factory=Resumers)  # by the name that a stream's options bear
     _closed: bool = attrs.field(init=False, default=False)
     _swept: float = attrs.field(init=False, default=0.0)
     _lost: dict[str, anyio.Event] = attrs.field(init=False, factory=dict)  # what is being taken over just now
+
+    @grants.default
+    def _made_grants(self) -> Grants:
+        return Grants(self.log, self.readers, self.runs.background)
 
     async def principal(self, request: Any, action: Action) -> str | None:
         """Who asks, or None if that one may not. Raises TypeError where `authorize` answers neither."""
@@ -204,9 +211,9 @@ class StreamGuard:
         if run is None and not state.held and not state.sealed:
             await self.lost(state)
 
-    def pages(self, after: Cursor, *, rows: bool = False) -> AsyncGenerator[Page, None]:
+    def pages(self, after: Cursor, *, rows: bool = False, flow: Flow | None = None) -> AsyncGenerator[Page, None]:
         """The frames behind a cursor, to the stream's end; while they are read the stream is known to be read. With
-        `rows` they may be tuples of a frame's fields."""
+        `rows` they may be tuples of a frame's fields; with `flow` they come as far as there is credit."""
         run = self.runs.get(after.sid)  # which has been told of its reader, if it runs here
         told = -math.inf
 
@@ -217,7 +224,8 @@ class StreamGuard:
                 told = now
                 await self._here(after.sid)
 
-        return stored(self.log, after, self.lost, reading=reading, always=run is None, rows=rows)
+        pages = stored(self.log, after, self.lost, reading=reading, always=run is None, rows=rows)
+        return pages if flow is None else flow.metered(pages, reading)
 
     async def lost(self, state: StreamState) -> None:
         """Go on with a stream that nobody generates, or give it an end: it is never left without one.

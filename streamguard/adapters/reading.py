@@ -21,6 +21,7 @@ from streamguard.adapters.options import AnswerOptions
 from streamguard.adapters.seal import Receive, Scope, Send
 from streamguard.adapters.transport import say_who_drops
 from streamguard.app import StreamGuard, own_options
+from streamguard.core.credit import Credit
 from streamguard.core.cursor import Cursor, cursor_zero
 from streamguard.core.dialect import dialect_named
 from streamguard.core.errors import Failure, SourceFailed, failure_from
@@ -49,6 +50,7 @@ from streamguard.log.base import (
     StreamState,
 )
 from streamguard.runtime.direct import DirectDriver
+from streamguard.runtime.flow import MISSED, Flow
 from streamguard.runtime.reader import Page, ReplayStage
 from streamguard.runtime.readers import Busy, Reader
 from streamguard.runtime.runs import Run
@@ -66,6 +68,7 @@ _EXPOSED: Final = ("access-control-expose-headers", "streamguard")
 NOT_HERE: Final = "the stream is not here: it never was, is not kept any more, or is in the log of another process"
 _NOT_READ: Final = "a request for a stream is refused for now: %s"
 REPLACED: Final = Failure("replaced", "a newer reader of the same stream took this one's place")
+SILENT: Final = Failure("gone", f"the reader answered none of {MISSED} signs of life")
 REUSED: Final = problem(422, "key_reused", "this key was used for another request")
 
 Fingerprint = Callable[[], Awaitable[str]]
@@ -147,7 +150,7 @@ class Reading:
         """Stream the frames behind `cursor`, to the end of the stream or of this connection. `run` is given by whoever
         started the stream: a failure before the first item is then raised, where it can still become a status."""
         if self.facts.method == "HEAD":
-            await self.refuse(Refusal(status, [*self._headers(info, None, None, []), *headers]))
+            await self.refuse(Refusal(status, [*self._headers(info, None, []), *headers]))
             return
 
         async def stream(hold: Send) -> Ended:
@@ -181,29 +184,34 @@ class Reading:
         """See `read`; how the stream ended. Raises Busy, and SourceFailed in peek mode before the headers."""
         agreed = terms(self.facts)
         own_ids = dialect_named(info.dialect).own_ids
-        stage = ReplayStage(CompletionGuard(self._carrier(info, agreed)), cursor, own_ids=own_ids, resume=self._address)
+        guard = CompletionGuard(self._carrier(info, agreed))
+        flow = self._flow(agreed, cursor) if scope else None
+        stage = ReplayStage(guard, cursor, own_ids=own_ids, resume=self._address, flow=flow)
 
         def replace() -> None:
             stage.parting = "replaced"
             driver.cancel(REPLACED)
 
         client = self.facts.headers.get("streamguard-client")
-        reader = Reader(cursor._replace(status=None), lambda: stage.cursor, replace, client)
+        reader = Reader(cursor._replace(status=None), lambda: stage.cursor, replace, client, flow=flow)
         exclusive = bool(own_options(info).get("exclusive"))
-        fields = merged_headers(self._headers(info, cursor_zero(cursor.sid), reader.name, [_EXPOSED]), headers)
+        fields = merged_headers(self._headers(info, reader, [_EXPOSED]), headers)
         sink = _Sink(scope, self.receive, send, status, fields)
         # Who verifies knows a cancel from a completion, and its own principal asked for it.
         sink.clean = lambda: agreed.negotiated and stage.status == "cancelled"
         if self.options.timing.write is not None and scope:
             say_who_drops(sink.reached)
-        driver = self._driver(cursor, stage, sink, started, agreed)
+        driver = self._driver(cursor, stage, sink, started, agreed, flow)
+        if flow is not None:
+            flow.gone = lambda: driver.drop(SILENT)
         # After whatever may raise: nobody would take out again who joined before it.
         self.guard.readers.join(reader, limit=self.guard.max_readers, exclusive=exclusive)
         run = self.guard.runs.get(cursor.sid)
         if run is not None:
             run.join()
         try:
-            await driver.run()
+            with self.guard.grants.heard(reader):
+                await driver.run()
         finally:
             try:
                 if run is not None:
@@ -212,10 +220,25 @@ class Reading:
                 self.guard.readers.leave(reader)
         return stage.status or "cut", stage.ending.failure
 
+    def _flow(self, agreed: Terms, cursor: Cursor) -> Flow | None:
+        """What a reader that gives credit may be sent; None for one that does not, or could not be heard."""
+        request, timing = agreed.request, self.options.timing
+        if request is None or request.credit is None or min(request.credit) < 1 or self.guard.path is None:
+            return None
+        at = cursor._replace(status=None)
+        credit = Credit(*request.credit, at)
+        return Flow(credit, at, limit=timing.write, beats=timing.heartbeat is not None, clock=timing.clock)
+
     def _driver(
-        self, cursor: Cursor, stage: ReplayStage, sink: _Sink, started: Run | None, agreed: Terms
+        self,
+        cursor: Cursor,
+        stage: ReplayStage,
+        sink: _Sink,
+        started: Run | None,
+        agreed: Terms,
+        flow: Flow | None,
     ) -> DirectDriver[bytes]:
-        pages = self.guard.pages(cursor, rows=True)
+        pages = self.guard.pages(cursor, rows=True, flow=flow)
         if started is not None and self.options.timing.peek:  # else the headers have left before the first page
             pages = _peeked(pages, started, sink)
         return DirectDriver(
@@ -235,16 +258,19 @@ class Reading:
         look_at_first(said(self.options.dialect.reader(), first.name, first.data))
 
     def _headers(
-        self, info: StreamInfo, zero: Cursor | None, reader: str | None, more: list[tuple[str, str]]
+        self, info: StreamInfo, reader: Reader | None, more: list[tuple[str, str]]
     ) -> list[tuple[str, str]]:
-        wire = self._carrier(info, terms(self.facts))
+        agreed = terms(self.facts)
+        wire = self._carrier(info, agreed)
+        given = agreed.request is not None and reader is not None and reader.flow is not None
         fields = answer_headers(
-            zero,
+            None if reader is None else cursor_zero(reader.sid),
             content_type=wire.content_type,
             dialect=info.dialect,
             wire=wire.name,
             resume=self._address,
-            reader=reader,
+            reader=None if reader is None else reader.name,
+            credit=agreed.request.credit if agreed.request is not None and given else None,
         )
         if own_options(info).get("confidential"):
             # What compresses answers leaves one alone that names a coding already.

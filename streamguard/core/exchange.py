@@ -103,9 +103,10 @@ def answer_headers(
     wire: str,
     resume: str | None = None,
     reader: str | None = None,
+    credit: tuple[int, int] | None = None,
 ) -> list[tuple[str, str]]:
-    """The headers of a stream; `zero` is None in the answer to HEAD, which makes no stream to name. `resume` and
-    `reader` are as in `Answer`.
+    """The headers of a stream; `zero` is None in the answer to HEAD, which makes no stream to name. `resume`,
+    `reader` and `credit` are as in `Answer`.
 
     None of `Connection`, `Transfer-Encoding`, `Content-Length`: they are the server's.
     """
@@ -118,7 +119,8 @@ def answer_headers(
         ("vary", "Origin, Streamguard, Last-Event-ID"),
     ]
     if zero is not None:
-        headers.append(("streamguard", write_answer(Answer(zero, dialect, wire, resume=resume, reader=reader))))
+        answer = Answer(zero, dialect, wire, resume=resume, reader=reader, credit=credit)
+        headers.append(("streamguard", write_answer(answer)))
     return headers
 
 

@@ -72,8 +72,8 @@ class Request:
 class Answer:
     """What a stream promises: its name (cursor zero), its dialect and its carrier, by name.
 
-    `flush` and `compress` are what was granted of that which the reader asked for. `resume` is the address to come
-    back to (None: nowhere), `reader` this connection's name for what the reader tells the server.
+    `flush`, `compress` and `credit` are what was granted of that which the reader asked for. `resume` is the address to
+    come back to (None: nowhere), `reader` this connection's name for what the reader tells the server.
     """
 
     cursor: Cursor
@@ -83,6 +83,7 @@ class Answer:
     compress: str | None = None
     resume: str | None = None
     reader: str | None = None
+    credit: tuple[int, int] | None = None
     v: int = VERSION
 
 
@@ -104,13 +105,12 @@ def parse_request(header: str | None, query: str | None = None) -> Request | Non
     if members is None:
         return None
     try:
-        credit = _match(_PAIR, members.get("credit"))
         return Request(
             v=_version(members),
             flush=_word(members, "flush"),
             compress=_word(members, "compress"),
             resume=_flag(members, "resume"),
-            credit=(int(credit[1]), int(credit[2])) if credit else None,
+            credit=_credit(members),
         )
     except _Malformed:
         return None
@@ -154,6 +154,7 @@ def parse_answer(header: str | None) -> Answer | None:
             compress=_word(members, "compress"),
             resume=_text(members, "resume"),
             reader=_text(members, "reader"),
+            credit=None if members.get("credit") == "?0" else _credit(members),  # which is a no, in so many words
         )
     except (_Malformed, CursorError):
         return None
@@ -176,6 +177,8 @@ def write_answer(answer: Answer) -> str:
         if not _QUOTED.fullmatch(quoted):
             raise FieldRefused(key, "holds what is not printable ASCII")
         parts.append(f"{key}={quoted}")
+    if answer.credit is not None:
+        parts.append("credit=({} {})".format(*answer.credit))
     return ", ".join(parts)
 
 
@@ -219,6 +222,11 @@ def _word(members: dict[str, str], key: str) -> str | None:
 def _flag(members: dict[str, str], key: str) -> bool:
     match = _match(_FLAG, members.get(key))
     return match is not None and match[0] == "?1"
+
+
+def _credit(members: dict[str, str]) -> tuple[int, int] | None:
+    match = _match(_PAIR, members.get("credit"))
+    return (int(match[1]), int(match[2])) if match else None
 
 
 def _text(members: dict[str, str], key: str) -> str | None:

@@ -125,6 +125,11 @@ class DirectDriver(Generic[T]):
             raise RuntimeError("cancel a stream from its event loop, for example by loop.call_soon_threadsafe")
         self._watch.stop(Why("cancelled", failure or Failure("cancelled", "the stream was cancelled")))
 
+    def drop(self, why: Failure) -> None:
+        """The reader is gone though what is written to it is taken: end without a word, and drop its connection."""
+        self._line.give_up()
+        self._watch.stop_now(Why("gone", why))
+
     # ---- the driver ---------------------------------------------------------------------------
 
     async def _whole(self, tasks: anyio.CancelScope) -> None:

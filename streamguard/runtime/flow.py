@@ -1,0 +1,149 @@
+"""How far one connection may be sent to, and whether its reader still lives, by what the reader says itself.
+
+A write that succeeds proves little: a proxy reads on for a reader that has gone, and some servers take whatever they
+are given. So a reader may grant *credit*, up to which frames are sent, and then answers signs of life too:
+
+    no credit left            nothing is sent, and the heartbeats say `blocked`, so that a lost grant is repeated
+    still none, `limit` after the first of those
+                              the connection ends as `slow`; the reader comes back with its cursor
+    three beats unanswered    the reader is gone: the connection is dropped
+
+The frames stay in the log meanwhile; no other reader waits, nor does the producer.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from contextlib import aclosing
+from typing import Any, Final
+
+import anyio
+
+from streamguard.core.credit import Credit, Grant, Sent
+from streamguard.core.cursor import Cursor
+from streamguard.core.frame import place_of, status_of
+
+__all__ = ["MISSED", "Flow"]
+
+MISSED: Final = 3  # beats without an answer, after which a reader is gone
+_ASIDE: Final = 5.0  # seconds between two signs that a blocked stream is read all the same
+
+Page = Sequence[Any]  # of frames, or of rows, as the log has them
+Pages = AsyncGenerator[Page, None]
+
+
+class Flow:
+    """One connection's. `limit` is how long, in seconds, a reader may leave it blocked, and `beats` whether it is sent
+    heartbeats at all. `gone` is called, once, when the reader is taken for gone."""
+
+    def __init__(
+        self,
+        credit: Credit,
+        at: Cursor,
+        *,
+        limit: float | None,
+        beats: bool = True,
+        clock: Callable[[], float] = anyio.current_time,
+    ) -> None:
+        self.credit = credit
+        self.blocked = False
+        self.slow = False  # the reader left it blocked for too long
+        self.unanswered = 0  # beats since the reader said anything
+        self.rtt: float | None = None  # seconds, of the newest acknowledgement
+        self.gone: Callable[[], object] = _nobody
+        self._at = at
+        self._sent = Sent()
+        self._limit = math.inf if limit is None else limit
+        self._beats = beats
+        self._said = False  # in a beat, since it is blocked
+        self._clock = clock
+        self._changed = anyio.Event()
+
+    # ---- what the reader says -----------------------------------------------------------------
+
+    def answered(self) -> None:
+        """The reader said something: it lives."""
+        self.unanswered = 0
+
+    def give(self, grant: Grant) -> None:
+        """The reader grants more."""
+        if self.credit.give(grant):
+            self._changed.set()
+
+    def acknowledge(self, cursor: Cursor) -> bool:
+        """The reader has everything up to `cursor`. False where that is not known as one that was sent here."""
+        rtt = self._sent.ack(cursor, self._clock())
+        if rtt is None:
+            return cursor == self._sent.acked
+        self.rtt = rtt
+        return True
+
+    # ---- what is sent -------------------------------------------------------------------------
+
+    def beat(self) -> bool:
+        """A sign of life is due. False where the reader answered none of the last ones: then `gone` was called."""
+        if self.unanswered >= MISSED:
+            self.gone()
+            return False
+        self.unanswered += 1
+        if self.blocked and not self._said:
+            self._said = True
+            self._changed.set()
+        return True
+
+    async def metered(self, pages: Pages, reading: Callable[[], Awaitable[None]]) -> Pages:
+        """The same frames, each once there is credit for it; `reading` is called now and then while there is none. They
+        end early where the reader is `slow`. A terminal needs no credit."""
+        async with aclosing(pages):
+            async for page in pages:
+                while page:
+                    count = self._allowed(page)
+                    if count:
+                        seq, offset, crc = place_of(page[count - 1])
+                        self._at = Cursor(self._at.sid, seq, offset, crc, status_of(page[count - 1]))
+                        self._sent.add(self._at, self._clock())
+                        yield page if count == len(page) else page[:count]
+                        page = page[count:]
+                    elif not await self._granted(reading):
+                        return
+
+    def _allowed(self, page: Page) -> int:
+        """How many of the page's frames may start."""
+        allows = self.credit.allows
+        if len(page) > 1:
+            seq, offset, crc = place_of(page[-2])
+            if allows(self._at._replace(seq=seq, offset=offset, crc=crc)):  # before the last one: all of them
+                return len(page)
+        at = self._at
+        for count, frame in enumerate(page):
+            if not allows(at) and status_of(frame) is None:
+                return count
+            seq, offset, crc = place_of(frame)
+            at = at._replace(seq=seq, offset=offset, crc=crc)
+        return len(page)
+
+    async def _granted(self, reading: Callable[[], Awaitable[None]]) -> bool:
+        """Wait for credit. False, and `slow`, where none comes in time: counted from the first beat that asked for it,
+        where there are beats."""
+        self.blocked, self._said = True, not self._beats
+        until = math.inf if self._beats else self._clock() + self._limit
+        try:
+            while not self.credit.allows(self._at):
+                if self._said and until == math.inf:
+                    until = self._clock() + self._limit
+                left = until - self._clock()
+                if left <= 0:
+                    self.slow = True
+                    return False
+                self._changed = anyio.Event()
+                with anyio.move_on_after(min(left, _ASIDE)):
+                    await self._changed.wait()
+                await reading()
+        finally:
+            self.blocked = False
+        return True
+
+
+def _nobody() -> None:
+    pass
