@@ -35,14 +35,13 @@ async def nobody(state: StreamState) -> None:
 class Sent:
     """A stream of `count` frames in a log, ended if `whole`, and a connection that reads it with `credit`."""
 
-    def __init__(self, count: int, *credit: int, whole: bool = True, unsent: int | None = None, **limits: Any) -> None:
+    def __init__(self, count: int, frames: int, size: int, *, whole: bool = True, **limits: Any) -> None:
         self.count, self.whole = count, whole
         self.wire = Wire()
-        self.wire.backlog = unsent
         self.timing = timing(**{"heartbeat": 10.0, "write": 30.0, "linger": 0.0, **limits})
         zero = cursor_zero(SID)
         beats = self.timing.heartbeat is not None
-        self.flow = Flow(Credit(*credit, zero), zero, limit=self.timing.write, beats=beats, clock=anyio.current_time)
+        self.flow = Flow(Credit(frames, size, zero), zero, limit=self.timing.write, beats=beats, clock=anyio.current_time)
         self.stage = ReplayStage(CompletionGuard(Ndjson()), zero, own_ids=True, resume="/s", flow=self.flow)
         self.log = Store()
         self.told: list[float] = []  # when it was said that the stream is read
@@ -186,21 +185,23 @@ async def test_while_it_is_blocked_the_stream_is_known_to_be_read() -> None:
 async def test_an_acknowledgement_counts_if_its_cursor_was_sent_and_says_how_long_it_took() -> None:
     served = Sent(3, 2, LOTS)
     frames: list[Frame] = []
+    rtts: list[float | None] = []
 
     async def reader() -> None:
         await anyio.sleep(2.0)
         frames.extend(await served.log.read(cursor_zero(SID)))
         sent, not_yet = (Cursor(SID, *attrs_of(frames[index])) for index in (1, 2))
-        assert not served.flow.acknowledge(not_yet)
-        assert not served.flow.acknowledge(sent._replace(crc=1))
-        assert served.flow.rtt is None
-        assert served.flow.acknowledge(sent)
-        assert served.flow.acknowledge(sent)
-        assert served.flow.rtt == 2.0
+        known = served.flow.acknowledge
+        assert not known(not_yet)
+        assert not known(sent._replace(crc=1))
+        rtts.append(served.flow.rtt)
+        assert known(sent)
+        assert known(sent)
+        rtts.append(served.flow.rtt)
         served.flow.give(Grant(9, LOTS))
 
     await served.run(reader)
-    assert served.lines[-1] == "end"
+    assert (served.lines[-1], rtts) == ("end", [None, 2.0])
 
 
 def attrs_of(frame: Frame) -> tuple[int, int, int]:
