@@ -41,7 +41,8 @@ class Sent:
         self.timing = timing(**{"heartbeat": 10.0, "write": 30.0, "linger": 0.0, **limits})
         zero = cursor_zero(SID)
         beats = self.timing.heartbeat is not None
-        self.flow = Flow(Credit(frames, size, zero), zero, limit=self.timing.write, beats=beats, clock=anyio.current_time)
+        credit = Credit(frames, size, zero)
+        self.flow = Flow(credit, zero, limit=self.timing.write, beats=beats, clock=anyio.current_time)
         self.stage = ReplayStage(CompletionGuard(Ndjson()), zero, own_ids=True, resume="/s", flow=self.flow)
         self.log = Store()
         self.told: list[float] = []  # when it was said that the stream is read
