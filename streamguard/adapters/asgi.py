@@ -19,6 +19,7 @@ from typing_extensions import Unpack
 
 from streamguard.adapters.first import look_at_first
 from streamguard.adapters.options import AnswerOptions, Options
+from streamguard.adapters.pacing import Pacer, make_pacer
 from streamguard.adapters.seal import (
     Message,
     Receive,
@@ -89,6 +90,7 @@ class AsgiSink:
         self._send_part = part_send(send)
         self._transport = transport_of(scope, receive, send)
         self._start = {"type": "http.response.start", "status": status, "headers": list(headers)}
+        self._pacer: Pacer | None = None
         if self._transport is not None and not self._transport.waits:
             self.send = self._send_when_taken  # type: ignore[method-assign]
 
@@ -96,6 +98,19 @@ class AsgiSink:
     def reached(self) -> bool:
         """Whether the transport can be reached: `unsent` and `kill` then work."""
         return self._transport is not None
+
+    def keep(self, window: bool | int) -> None:
+        """Keep what is on its way below a send window."""
+        pacer = self._pacer = make_pacer(self._transport, window)
+        if pacer is None:
+            return
+        admit, send = pacer.admit, self.send
+
+        async def send_in_window(data: bytes) -> None:
+            await admit(len(data))
+            await send(data)
+
+        self.send = send_in_window  # type: ignore[method-assign]
 
     async def start(self) -> None:
         await self._send(self._start)
@@ -126,6 +141,8 @@ class AsgiSink:
         mark_aborted(self._scope)  # and return: a body without its last message is the abort
 
     def unsent(self) -> int | None:
+        if self._pacer is not None and self._pacer.held:  # what the system holds is why it waits
+            return self._pacer.held + self._pacer.on_its_way()
         return self._transport.unsent() if self._transport is not None else None
 
     def kill(self, *, drop: bool) -> bool:
@@ -230,6 +247,8 @@ class GuardedAnswer:
         sink = AsgiSink(scope, receive, send, self.status, self._headers(encoder.zero, wire))
         if self.options.timing.write is not None and scope:
             say_who_drops(sink.reached)
+        if scope:
+            sink.keep(self.options.window)
         driver = DirectDriver(
             self.source,
             Pipeline(self.options.flush, encoder, CompletionGuard(wire)),

@@ -13,6 +13,7 @@ from typing import Any, Final, Literal, TypedDict
 import attrs
 from attrs.validators import optional
 
+from streamguard.adapters.pacing import a_window
 from streamguard.core.arguments import did_you_mean, instance_of, one_of, require_callable, shown
 from streamguard.core.dialect import Dialect, Native, OpenAI, dialect_named
 from streamguard.core.exchange import Terms
@@ -39,6 +40,7 @@ class Options(TypedDict, total=False):
     http10: Literal["warn", "buffer", "refuse"]
     unsealed: Literal["refuse", "allow"]
     on_end: OnEnd | None
+    window: bool | int
 
 
 class StreamNames(Options, total=False):
@@ -66,7 +68,8 @@ class AnswerOptions:
     one waits for each write. `abort`: whether a stream that did not complete also aborts the connection of a reader
     that verifies. `http10`: what an HTTP/1.0 request gets: the stream and one warning a process (`warn`), the whole
     answer at once or a 502 (`buffer`), or 426 (`refuse`). `unsealed`: `allow` serves under a BaseHTTPMiddleware
-    without a seal. `on_end`: called once with the Outcome.
+    without a seal. `on_end`: called once with the Outcome. `window`: how many bytes may be on their way to a reader,
+    True for as many as its link holds, where the server shows its socket.
     """
 
     flush: FlushPolicy = attrs.field(factory=Immediate, converter=checked_policy)
@@ -82,6 +85,7 @@ class AnswerOptions:
     )
     unsealed: Literal["refuse", "allow"] = attrs.field(default="refuse", validator=one_of("refuse", "allow"))
     on_end: OnEnd | None = attrs.field(default=None, validator=_hook)
+    window: bool | int = attrs.field(default=False, validator=a_window)
 
     def __attrs_post_init__(self) -> None:
         if (self.dialect.name == "text") != (self.carrier(None).name == "plain"):

@@ -201,6 +201,8 @@ class Reading:
         sink.clean = lambda: agreed.negotiated and stage.status == "cancelled"
         if self.options.timing.write is not None and scope:
             say_who_drops(sink.reached)
+        if scope:
+            sink.keep(self.options.window)
         driver = self._driver(cursor, stage, sink, started, agreed, flow)
         if flow is not None:
             flow.gone = lambda: driver.drop(SILENT)

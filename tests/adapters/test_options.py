@@ -18,7 +18,7 @@ from streamguard.core.wire import Sse
 from streamguard.runtime.timing import Timing
 from tests.adapters.asgi_apps import tokens
 
-KNOWN = "known: flush, dialect, wire, timing, buffer, abort, http10, unsealed, on_end"
+KNOWN = "known: flush, dialect, wire, timing, buffer, abort, http10, unsealed, on_end, window"
 DIALECTS = "'native', 'openai', 'raw', 'text', or an instance such as OpenAI(model='m')"
 WIRES = "'sse', 'ndjson', 'binary', 'plain', or an instance such as Sse()"
 
