@@ -53,10 +53,7 @@ def status_of(frame: Frame | Row) -> str | None:
 
 def place_of(frame: Frame | Row) -> tuple[int, int, int]:
     """The number of a frame, or of a row, the offset behind it, and its checksum."""
-    if isinstance(frame, Frame):
-        return frame.seq, frame.offset, frame.crc
-    seq, offset, crc = frame[:3]
-    return seq, offset, crc
+    return (frame.seq, frame.offset, frame.crc) if isinstance(frame, Frame) else frame[:3]
 
 
 def fits(line: bytes) -> bool:

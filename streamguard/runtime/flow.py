@@ -27,6 +27,7 @@ from streamguard.core.frame import place_of, status_of
 __all__ = ["MISSED", "Flow"]
 
 MISSED: Final = 3  # beats without an answer, after which a reader is gone
+_SAMPLED: Final = 0.005  # seconds between two frames of which an acknowledgement says how long it took, at least
 _ASIDE: Final = 5.0  # seconds between two signs that a blocked stream is read all the same
 
 Page = Sequence[Any]  # of frames, or of rows, as the log has them
@@ -52,8 +53,9 @@ class Flow:
         self.unanswered = 0  # beats since the reader said anything
         self.rtt: float | None = None  # seconds, of the newest acknowledgement
         self.gone: Callable[[], object] = _nobody
-        self._at = at
+        self._sid, self._seq, self._offset = at[:3]
         self._sent = Sent()
+        self._noted = -math.inf
         self._limit = math.inf if limit is None else limit
         self._beats = beats
         self._said = False  # in a beat, since it is blocked
@@ -97,31 +99,38 @@ class Flow:
         end early where the reader is `slow`. A terminal needs no credit."""
         async with aclosing(pages):
             async for page in pages:
-                while page:
-                    count = self._allowed(page)
+                while (count := self._allowed(page)) < len(page):
                     if count:
-                        seq, offset, crc = place_of(page[count - 1])
-                        self._at = Cursor(self._at.sid, seq, offset, crc, status_of(page[count - 1]))
-                        self._sent.add(self._at, self._clock())
-                        yield page if count == len(page) else page[:count]
+                        self._goes(page[count - 1])
+                        yield page[:count]
                         page = page[count:]
                     elif not await self._granted(reading):
                         return
+                self._goes(page[-1])
+                yield page
 
     def _allowed(self, page: Page) -> int:
         """How many of the page's frames may start."""
-        allows = self.credit.allows
+        frames, size = self.credit.limit
+        seq, offset = self._seq, self._offset
         if len(page) > 1:
-            seq, offset, crc = place_of(page[-2])
-            if allows(self._at._replace(seq=seq, offset=offset, crc=crc)):  # before the last one: all of them
-                return len(page)
-        at = self._at
+            seq, offset, _ = place_of(page[-2])
+        if seq < frames and offset < size:  # before the last one: all of them
+            return len(page)
+        seq, offset = self._seq, self._offset
         for count, frame in enumerate(page):
-            if not allows(at) and status_of(frame) is None:
+            if not (seq < frames and offset < size) and status_of(frame) is None:
                 return count
-            seq, offset, crc = place_of(frame)
-            at = at._replace(seq=seq, offset=offset, crc=crc)
+            seq, offset, _ = place_of(frame)
         return len(page)
+
+    def _goes(self, last: Any) -> None:
+        """All up to the frame `last` is handed to the transport."""
+        self._seq, self._offset, crc = place_of(last)
+        now = self._clock()
+        if now - self._noted >= _SAMPLED:
+            self._noted = now
+            self._sent.add(Cursor(self._sid, self._seq, self._offset, crc, status_of(last)), now)
 
     async def _granted(self, reading: Callable[[], Awaitable[None]]) -> bool:
         """Wait for credit. False, and `slow`, where none comes in time: counted from the first beat that asked for it,
@@ -129,7 +138,7 @@ class Flow:
         self.blocked, self._said = True, not self._beats
         until = math.inf if self._beats else self._clock() + self._limit
         try:
-            while not self.credit.allows(self._at):
+            while not (self._seq < self.credit.limit.frames and self._offset < self.credit.limit.bytes):
                 if self._said and until == math.inf:
                     until = self._clock() + self._limit
                 left = until - self._clock()
