@@ -72,6 +72,10 @@ def anyone_with_the_id(request: Any, action: Action) -> str:
     return ANYONE
 
 
+def _made_grants(guard: StreamGuard) -> Grants:
+    return Grants(guard.log, guard.readers, guard.runs.background)
+
+
 @attrs.define(eq=False)
 class StreamGuard:
     """The application's object.
@@ -94,16 +98,12 @@ class StreamGuard:
     told: bool = attrs.field(init=False, default=False)  # in the log, that it did not
     runs: Runs = attrs.field(init=False, factory=Runs)
     readers: Readers = attrs.field(init=False, factory=Readers)
-    grants: Grants = attrs.field(init=False)  # what readers tell
+    grants: Grants = attrs.field(init=False, default=attrs.Factory(_made_grants, takes_self=True))
     max_takeovers: int = attrs.field(kw_only=True, default=2, validator=number(least=0))
     resumers: Resumers = attrs.field(init=False, factory=Resumers)  # by the name that a stream's options bear
     _closed: bool = attrs.field(init=False, default=False)
     _swept: float = attrs.field(init=False, default=0.0)
     _lost: dict[str, anyio.Event] = attrs.field(init=False, factory=dict)  # what is being taken over just now
-
-    @grants.default
-    def _made_grants(self) -> Grants:
-        return Grants(self.log, self.readers, self.runs.background)
 
     async def principal(self, request: Any, action: Action) -> str | None:
         """Who asks, or None if that one may not. Raises TypeError where `authorize` answers neither."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import AsyncGenerator, Callable
 from typing import Any
 
 import anyio
@@ -216,7 +216,7 @@ async def test_a_terminal_within_a_page_waits_for_the_frames_before_it(size: int
     zero = cursor_zero(SID)
     flow = Flow(Credit(1, LOTS, zero), zero, limit=1.0, beats=False)
 
-    async def pages() -> Any:
+    async def pages() -> AsyncGenerator[Any, None]:
         yield page
 
     async def reading() -> None:
