@@ -4,7 +4,7 @@ A frame is handed to the server while what was written and not acknowledged by t
 else it waits here, where it can still be merged with what comes after it, and not in buffers that nobody looks into.
 What is on its way is what the transport holds and what the system does. An adaptive window (`core/window.py`) learns
 from what Linux tells of a connection (TCP_INFO): acknowledged bytes, how long that takes, what had to be sent again. A
-fixed one needs none of that.
+fixed one needs none of that. How long an acknowledgement takes is seen here too, from write to look: the shorter counts.
 
 To look costs some microseconds, so it is done at most once a millisecond while there is room.
 """
@@ -16,6 +16,7 @@ import logging
 import socket
 import struct
 import sys
+from collections import deque
 from collections.abc import Callable
 from time import monotonic
 from typing import Any, Final
@@ -33,6 +34,7 @@ logger = logging.getLogger("streamguard")
 
 _FRESH: Final = 0.001  # seconds that a look counts, while there is room
 _SHORTEST, _LONGEST = 0.001, 0.02  # seconds between two looks while there is none, and something moves
+_MARKS: Final = 256  # writes whose acknowledgement is waited for
 _STALLED: Final = 0.1  # the same while nothing does
 _TCP_INFO: Final = getattr(socket, "TCP_INFO", None) if sys.platform == "linux" else None
 _SIZE: Final = 216  # bytes of struct tcp_info, up to and with the one that came with Linux 4.19
@@ -93,6 +95,8 @@ class Pacer:
         self._acked = -1
         self._pause = _SHORTEST
         self._waited = False
+        self._written = 0  # since the connection began, as far as is known without a look
+        self._marks: deque[tuple[int, float]] = deque(maxlen=_MARKS)  # that after a write, and when it was
 
     @property
     def size(self) -> int:
@@ -120,6 +124,9 @@ class Pacer:
             finally:
                 self.held = 0
         self._room -= size
+        if not isinstance(self._window, int):
+            self._written += size
+            self._marks.append((self._written, self._clock()))
 
     def _look(self) -> None:
         now = self._looked = self._clock()
@@ -127,13 +134,23 @@ class Pacer:
         if not isinstance(self._window, int):
             link = link_of(self._transport.socket())
             if link is not None:
-                news = link.acked > self._acked
-                rtt = link.rtt if news else None
                 held = self._waited or self._room <= 0
-                self._window.take(Sample(now, link.acked + away, link.acked, rtt, link.again, held))
+                self._written = link.acked + away
+                sample = Sample(now, self._written, link.acked, self._quickest(link, now), link.again, held)
+                self._window.take(sample)
                 self._acked, self._waited = link.acked, False
-                self._pause = min(max(link.rtt / 4, _SHORTEST), _LONGEST)
+                self._pause = min(max(link.rtt / 8, _SHORTEST), _LONGEST)
         self._room = self.size - away
+
+    def _quickest(self, link: Link, now: float) -> float | None:
+        """How long an acknowledgement took, of those that are new. Linux tells an average, in which those are that a
+        reader's system put off, as it does when a little comes; what is seen here is late by the time since a look."""
+        if link.acked <= self._acked:
+            return None
+        rtt, marks = link.rtt, self._marks
+        while marks and marks[0][0] <= link.acked:
+            rtt = min(rtt, now - marks.popleft()[1])
+        return rtt
 
 
 def make_pacer(transport: Transport | None, window: bool | int) -> Pacer | None:

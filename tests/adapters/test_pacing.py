@@ -6,6 +6,7 @@ import asyncio
 import socket
 import sys
 import threading
+from collections import deque
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -142,19 +143,24 @@ def test_a_window_that_learns_is_told_what_the_system_knows(wire: Wire, backend:
 
 @each_backend
 def test_a_saturating_sender_grows_its_window_on_a_link_that_takes_more(wire: Wire, backend: str) -> None:
-    """All that is on its way arrives every ten milliseconds, however much that is."""
+    """Each write is acknowledged after ten milliseconds, however much is on its way."""
 
     async def test() -> int:
         pacer = Pacer(wire.transport, SendWindow(), anyio.current_time)
+        going: deque[float] = deque()
 
         async def link() -> None:
             while True:
-                await anyio.sleep(0.01)
-                wire.acknowledge(wire.away)
+                await anyio.sleep(0.0005)
+                while going and anyio.current_time() - going[0] >= 0.01:
+                    going.popleft()
+                    wire.acknowledge(1000)
 
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(link)
-            await send(wire, pacer, *[1000] * 4000)
+            for _ in range(4000):
+                await send(wire, pacer, 1000)
+                going.append(anyio.current_time())
             tasks.cancel_scope.cancel()
         return pacer.size
 
@@ -168,6 +174,28 @@ def test_a_reader_that_takes_nothing_is_looked_at_ten_times_a_second(wire: Wire,
         with anyio.move_on_after(60.0):
             await send(wire, pacer, 100, 100)
         assert 550 < wire.looks < 650
+
+    run(backend, test)
+
+
+@each_backend
+def test_an_acknowledgement_that_was_quicker_than_the_systems_average_counts_as_it_was(
+    wire: Wire, backend: str
+) -> None:
+    """The average holds those that the reader's system put off."""
+
+    async def test() -> None:
+        window = Noted()
+        pacer = Pacer(wire.transport, window, anyio.current_time)
+        wire.rtt = 0.05
+        await send(wire, pacer, 300, 300)
+        await anyio.sleep(0.02)
+        wire.acknowledge(600)
+        await send(wire, pacer, 300)
+        await anyio.sleep(0.3)
+        wire.acknowledge(300)  # long ago, for all that can be seen here
+        await send(wire, pacer, 300)
+        assert [sample.rtt for sample in window.samples[1:]] == [pytest.approx(0.02), 0.05]
 
     run(backend, test)
 

@@ -34,7 +34,7 @@ JITTER = 0.002
 LOSS = 0.001
 QUEUE = 250_000  # bytes: half a second
 WINDOWS = ("16384", "32768", "65536", "131072")
-WARM, SECONDS, EACH = 3, 5, 5
+WARM, SECONDS, EACH = 3, 4, 5
 SHARE = 0.7
 
 
@@ -114,7 +114,7 @@ def _measured(reader: subprocess.Popen[str], carrier: Carrier, control: str, win
     waited = (way.waited - before[0]) / max(1, way.packets - before[1])
     while time.monotonic() < way.free:  # what is left of it would be in the way of the next
         time.sleep(0.05)
-    time.sleep(1.0)
+    time.sleep(0.3)
     return came / SECONDS, waited
 
 
