@@ -4,7 +4,7 @@ A frame is handed to the server while what was written and not acknowledged by t
 else it waits here, where it can still be merged with what comes after it, and not in buffers that nobody looks into.
 What is on its way is what the transport holds and what the system does. An adaptive window (`core/window.py`) learns
 from what Linux tells of a connection (TCP_INFO): acknowledged bytes, how long that takes, what had to be sent again. A
-fixed one needs none of that. How long an acknowledgement takes is seen here too, from write to look: the shorter counts.
+fixed one needs none of that. That time is also taken here, from write to look: the shorter counts.
 
 To look costs some microseconds, so it is done at most once a millisecond while there is room.
 """
