@@ -45,7 +45,9 @@ from streamguard.observe.hooks import OnEnd
 from streamguard.runtime.admission import Admission, admission_of
 from streamguard.runtime.configured import ANYONE, a_log, a_policy, an_authorize, principal_of
 from streamguard.runtime.drain import Draining
-from streamguard.runtime.own import FIXED, OWN, dialect_of, negotiated, own_options
+from streamguard.runtime.flow import Flow
+from streamguard.runtime.grants import Grants
+from streamguard.runtime.own import FIXED, OWN, dialect_of, encoder_of_an_end, negotiated, own_options
 from streamguard.runtime.producer import Producer, let_go
 from streamguard.runtime.reader import Page, stored
 from streamguard.runtime.readers import Readers
@@ -73,6 +75,10 @@ def anyone_with_the_id(request: Any, action: Action) -> str:
     return ANYONE
 
 
+def _made_grants(guard: StreamGuard) -> Grants:
+    return Grants(guard.log, guard.readers, guard.runs.background)
+
+
 @attrs.define(eq=False)
 class StreamGuard(Draining):
     """The application's object; `grace` and `on_sigterm` are those of `Draining`.
@@ -98,6 +104,7 @@ class StreamGuard(Draining):
     told: bool = attrs.field(init=False, default=False)  # in the log, that it did not
     runs: Runs = attrs.field(init=False, default=attrs.Factory(lambda self: Runs(self.draining), takes_self=True))
     readers: Readers = attrs.field(init=False, factory=Readers)
+    grants: Grants = attrs.field(init=False, default=attrs.Factory(_made_grants, takes_self=True))
     max_takeovers: int = attrs.field(kw_only=True, default=2, validator=whole_number_from(0))
     admission: Admission | None = attrs.field(kw_only=True, default=None, alias="limits", converter=admission_of)
     resumers: Resumers = attrs.field(init=False, factory=Resumers)  # by the name that a stream's options bear
@@ -212,10 +219,16 @@ class StreamGuard(Draining):
             await self.lost(state)
 
     def pages(
-        self, after: Cursor, *, rows: bool = False, leave: Callable[[], bool] | None = None
+        self,
+        after: Cursor,
+        *,
+        rows: bool = False,
+        leave: Callable[[], bool] | None = None,
+        flow: Flow | None = None,
     ) -> AsyncGenerator[Page, None]:
         """The frames behind a cursor, to the stream's end, or until `leave` answers True; while they are read the
-        stream is known to be read. With `rows` they may be tuples of a frame's fields."""
+        stream is known to be read. With `rows` they may be tuples of a frame's fields; with `flow` they come as far as
+        there is credit."""
         run = self.runs.get(after.sid)  # which has been told of its reader, if it runs here
         told = -math.inf
 
@@ -231,7 +244,8 @@ class StreamGuard(Draining):
                 raise SourceFailed("shutdown", "another process is to go on with the stream", retryable=True)
             await self.lost(state)
 
-        return stored(self.log, after, orphaned, reading=reading, always=run is None, rows=rows, leave=leave)
+        pages = stored(self.log, after, orphaned, reading=reading, always=run is None, rows=rows, leave=leave)
+        return pages if flow is None else flow.metered(pages, reading)
 
     async def lost(self, state: StreamState) -> None:
         """Go on with a stream that nobody generates, or give it an end: it is never left without one.
@@ -331,15 +345,7 @@ class StreamGuard(Draining):
 
     async def _sealed(self, state: StreamState, lease: Lease, why: str) -> None:
         endpoint = self.resumers.find(state.info.sid, own_options(state.info).get("resumer", ""))
-        try:
-            dialect = None if endpoint is None else endpoint.dialect
-            if dialect is None or dialect.name != state.info.dialect:  # an endpoint's may have changed meanwhile
-                dialect = dialect_named(state.info.dialect)
-            encoder = FramedEncoder(dialect_of(dialect, state.info), at=state.tail, negotiated=negotiated(state.info))
-        except Exception:
-            # A dialect of the application's own, which this process does not know. Any end is better than none.
-            logger.exception("stream %s: its end is written in dialect native", state.info.sid[:8])
-            encoder = FramedEncoder("native", at=state.tail)
+        encoder = encoder_of_an_end(state, None if endpoint is None else endpoint.dialect)
         failure, status = (CANCELLED, "cancelled") if state.cancelled else (LOST, "failed")
         await self.log.append(lease, state.tail, encoder.fail(failure, status))
         self.resumers.over(state.info.sid, sealed=True)

@@ -45,6 +45,7 @@ RUN = {
     "lasting_app.py", "cut_and_back.py", "surviving_reader.py", "saved_app.py", "filed_app.py", "redis_app.py",
     "taken_app.py", "reloaded_app.py", "completing_app.py",
     "compressed_app.py", "compressed_reader.py",
+    "granting_app.py", "granting_reader.py", "windowed_app.py",
     "converted_app.py", "events_app.py", "limited_reading.py", "resuming.py", "restarted.py",
     "deployed_app.py",
 }  # fmt: skip
@@ -372,6 +373,15 @@ def test_a_stream_survives_as_the_tutorial_says(tmp_path: Path) -> None:
     assert back == words.replace("word-3 ", "| cut | word-3 ") + "(the end)\n404 unknown_stream\n"
     assert re.fullmatch(rf"{words}COMPLETE, 21 frames, crc [0-9a-f]{{8}}\n", read)
     assert "".join(re.findall(r'^data: "(.*)"$', reloaded.text, re.MULTILINE)) == words
+
+
+def test_a_reader_that_grants_credit_reads_the_whole_and_a_windowed_endpoint_serves(tmp_path: Path) -> None:
+    words = "".join(f"word-{number} " for number in range(200))
+    with served(tmp_path, "granting_app.py") as url:
+        read = ran(tmp_path, "granting_reader.py", f"{url}/story")
+    assert re.fullmatch(rf"{words}COMPLETE, 201 frames, crc [0-9a-f]{{8}}\n", read)
+    with served(tmp_path, "windowed_app.py") as url, client.stream_sync("GET", f"{url}/story") as answer:
+        assert answer.read() == words
 
 
 def test_the_saved_chat_is_one_generation_under_one_key(tmp_path: Path) -> None:

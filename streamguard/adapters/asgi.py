@@ -192,6 +192,8 @@ class GuardedAnswer:
         sink = AsgiSink(scope, receive, send, self.status, self._headers(encoder.zero, wire, keys))
         if self.options.timing.write is not None and scope:
             say_who_drops(sink.reached)
+        if scope:
+            sink.keep(self.options.window)
         driver = DirectDriver(
             self.source,
             compressed(Pipeline(self.options.policy(keys), encoder, CompletionGuard(wire)), sink, self.options, keys),

@@ -8,6 +8,7 @@ from typing import Final
 import anyio
 
 from streamguard.adapters.admitting import until_gone
+from streamguard.adapters.pacing import Pacer, make_pacer
 from streamguard.adapters.seal import Receive, Scope, Send, mark_aborted, part_send
 from streamguard.adapters.transport import transport_of, warn_of_kept
 
@@ -29,6 +30,7 @@ class AsgiSink:
         self._transport = transport_of(scope, receive, send)
         self._start = {"type": "http.response.start", "status": status, "headers": list(headers)}
         self.trailer: Callable[[], bytes] = bytes  # what a clean end puts behind the body
+        self._pacer: Pacer | None = None
         if self._transport is not None and not self._transport.waits:
             self.send = self._send_when_taken  # type: ignore[method-assign]
 
@@ -36,6 +38,19 @@ class AsgiSink:
     def reached(self) -> bool:
         """Whether the transport can be reached: `unsent` and `kill` then work."""
         return self._transport is not None
+
+    def keep(self, window: bool | int) -> None:
+        """Keep what is on its way below a send window."""
+        pacer = self._pacer = make_pacer(self._transport, window)
+        if pacer is None:
+            return
+        admit, send = pacer.admit, self.send
+
+        async def send_in_window(data: bytes) -> None:
+            await admit(len(data))
+            await send(data)
+
+        self.send = send_in_window  # type: ignore[method-assign]
 
     async def start(self) -> None:
         await self._send(self._start)
@@ -66,6 +81,8 @@ class AsgiSink:
         mark_aborted(self._scope)  # and return: a body without its last message is the abort
 
     def unsent(self) -> int | None:
+        if self._pacer is not None and self._pacer.held:  # what the system holds is why it waits
+            return self._pacer.held + self._pacer.on_its_way()
         return self._transport.unsent() if self._transport is not None else None
 
     def kill(self, *, drop: bool) -> bool:

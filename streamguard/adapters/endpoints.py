@@ -39,6 +39,7 @@ from streamguard.core.cursor import Cursor, cursor_zero
 from streamguard.core.errors import CursorError, SourceFailed
 from streamguard.core.exchange import NO_STORE, Refusal, RequestFacts, cannot_resume, problem
 from streamguard.log.base import LogError, LogUnavailable, StreamSealed, StreamState, UnknownStream
+from streamguard.runtime.grants import Told
 
 __all__ = ["CORS_EXPOSED", "CORS_HEADERS", "Endpoints", "RootedSeal", "require_path"]
 
@@ -70,6 +71,9 @@ _NOT_SHARED: Final = (
     "worker is refused (404 unknown_stream). Use SQLiteLog or RedisLog, or one worker"
 )
 _NOT_HERE: Final = problem(409, "not_here", "this process does not serve that reader")
+_FORM: Final = 'the body is {"reader": "…", "ack": "<cursor>", "credit": [frames, bytes]}, the last two optional'
+_NOT_TOLD: Final = problem(400, "bad_request", _FORM)
+_UNHEARD: Final[dict[str, Refusal]] = {"not here": _NOT_HERE, "misfit": _MISFIT}
 
 
 class RootedSeal(SealMiddleware):
@@ -223,24 +227,23 @@ class Endpoints:
         if facts.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
             # A form of another site's page could be posted here without asking; JSON cannot.
             raise _Refused(problem(415, "not_json", "the body is application/json"))
-        name, ack, credit = _told(await _body(reading))
+        try:
+            told = Told.parse(await _body(reading))
+        except ValueError:
+            raise _Refused(_NOT_TOLD) from None
         state = await self._found(facts, principal)
-        reader = self.guard.readers.get(name)
-        if reader is None or reader.sid != state.info.sid:
-            raise _Refused(_NOT_HERE)
-        if ack is not None:
-            if not reader.was_given(ack):
-                raise _Refused(_MISFIT)
-            try:
-                await self.guard.log.read(ack, limit=1)
-            except LogUnavailable:
-                raise
-            except LogError:
-                raise _Refused(_MISFIT) from None
-            reader.acknowledge(ack)
-        # Readers are slowed by their transport; a grant changes nothing, and its sender is told so.
-        granted = [("streamguard", "v=1, credit=?0")] if credit else []
-        await reading.refuse(Refusal(204, [NO_STORE, *granted]))
+        try:
+            heard = await self.guard.grants.hear(told, state.info.sid)
+        except UnknownStream:  # it was purged meanwhile
+            raise _Refused(_UNKNOWN) from None
+        if heard in _UNHEARD:
+            raise _Refused(_UNHEARD[heard])
+        if heard == "passed on":  # whether there is such a reader, nobody knows here
+            await reading.refuse(Refusal(202, [NO_STORE, ("content-length", "0")]))
+            return
+        # A reader that did not ask for it is slowed by its transport; a grant changes nothing there.
+        refused = [("streamguard", "v=1, credit=?0")] if heard == "no credit" else []
+        await reading.refuse(Refusal(204, [NO_STORE, *refused]))
 
     async def _cancel(self, reading: Reading, state: StreamState) -> None:
         try:
@@ -326,23 +329,6 @@ async def _body(reading: Reading) -> bytes:
         if len(body) > _MAX_BODY:
             raise _Refused(problem(413, "too_large", f"the body is at most {_MAX_BODY} bytes"))
     return body
-
-
-def _told(body: bytes) -> tuple[str, Cursor | None, bool]:
-    """What a reader tells: its name, how far it is, and whether it grants credit. Raises _Refused."""
-    try:
-        told = json.loads(body)
-        name, ack, credit = told["reader"], told.get("ack"), told.get("credit")
-        if not isinstance(name, str) or not (credit is None or _is_credit(credit)):
-            raise ValueError
-        return name, None if ack is None else Cursor.parse(ack), credit is not None
-    except (ValueError, TypeError, KeyError, AttributeError, RecursionError, CursorError):
-        detail = 'the body is {"reader": "…", "ack": "<cursor>", "credit": [frames, bytes]}, the last two optional'
-        raise _Refused(problem(400, "bad_request", detail)) from None
-
-
-def _is_credit(value: Any) -> bool:
-    return isinstance(value, list) and len(value) == 2 and all(type(part) is int and part >= 0 for part in value)
 
 
 async def _selftest(reading: Reading) -> None:

@@ -14,6 +14,7 @@ import attrs
 from attrs.validators import optional
 
 from streamguard.adapters.admitting import tells_principals
+from streamguard.adapters.pacing import a_window
 from streamguard.core.arguments import did_you_mean, instance_of, one_of, require_callable, shown
 from streamguard.core.compress import Gzip, gzip_named
 from streamguard.core.dialect import Dialect, Native, OpenAI, dialect_named
@@ -46,6 +47,7 @@ class Options(TypedDict, total=False):
     limits: Limits | Admission | None
     compress: Literal["gzip"] | Gzip | None
     token_flush: bool
+    window: bool | int
 
 
 class StreamNames(Options, total=False):
@@ -75,7 +77,9 @@ class AnswerOptions:
     answer at once or a 502 (`buffer`), or 426 (`refuse`). `unsealed`: `allow` serves under a BaseHTTPMiddleware
     without a seal. `on_end`: called once with the Outcome. `limits`: how many streams of these options run at once, and
     who may wait; an Admission is shared by all that it is given to. `compress`: how an answer is compressed whose
-    reader asks for that. `token_flush`: whether a reader may have one frame a token, whatever `flush` says.
+    reader asks for that. `token_flush`: whether a reader may have one frame a token, whatever `flush` says. `window`:
+    how many bytes may be on their way to a reader, True for as many as its link holds, where the server shows its
+    socket.
     """
 
     flush: FlushPolicy = attrs.field(factory=Immediate, converter=checked_policy)
@@ -94,6 +98,7 @@ class AnswerOptions:
     limits: Admission | None = attrs.field(default=None, converter=admission_of, validator=tells_principals)
     compress: Gzip | None = attrs.field(default=None, converter=attrs.converters.optional(gzip_named))
     token_flush: bool = attrs.field(default=False, validator=instance_of(bool, "token_flush=True"))
+    window: bool | int = attrs.field(default=False, validator=a_window)
 
     def __attrs_post_init__(self) -> None:
         if (self.dialect.name == "text") != (self.carrier(None).name == "plain"):

@@ -24,6 +24,7 @@ from streamguard.adapters.shutdown import GOING_AWAY, learn
 from streamguard.adapters.transport import say_who_drops
 from streamguard.app import StreamGuard, own_options
 from streamguard.core.compress import Gzip
+from streamguard.core.credit import Credit
 from streamguard.core.cursor import Cursor, cursor_zero
 from streamguard.core.dialect import dialect_named
 from streamguard.core.errors import Failure, SourceFailed, failure_from
@@ -54,6 +55,7 @@ from streamguard.log.base import (
 )
 from streamguard.observe.hooks import Outcome
 from streamguard.runtime.direct import DirectDriver
+from streamguard.runtime.flow import MISSED, Flow
 from streamguard.runtime.reader import Page, ReplayStage
 from streamguard.runtime.readers import Busy, Reader
 from streamguard.runtime.rotation import rotation
@@ -74,6 +76,7 @@ NOT_HERE: Final = "the stream is not here: it never was, is not kept any more, o
 UNBEGUN: Final = "unbegun"  # how a stream ended that was shut down before its headers
 _NOT_READ: Final = "a request for a stream is refused for now: %s"
 REPLACED: Final = Failure("replaced", "a newer reader of the same stream took this one's place")
+SILENT: Final = Failure("gone", f"the reader answered none of {MISSED} signs of life")
 REUSED: Final = problem(422, "key_reused", "this key was used for another request")
 
 Fingerprint = Callable[[], Awaitable[str]]
@@ -157,8 +160,7 @@ class Reading:
         """Stream the frames behind `cursor`, to the end of the stream or of this connection. `run` is given by whoever
         started the stream: a failure before the first item is then raised, where it can still become a status."""
         if self.facts.method == "HEAD":
-            keys = self._granted(info, headers)
-            await self.refuse(Refusal(status, [*self._headers(info, None, None, [], keys), *headers]))
+            await self.refuse(Refusal(status, [*self._headers(info, None, [], self._granted(info, headers)), *headers]))
             return
 
         async def stream(hold: Send) -> Ended:
@@ -197,28 +199,34 @@ class Reading:
         """See `read`; how the stream ended. Raises Busy, and SourceFailed in peek mode before the headers."""
         agreed = terms(self.facts)
         own_ids = dialect_named(info.dialect).own_ids
-        stage = ReplayStage(CompletionGuard(self._carrier(info, agreed)), cursor, own_ids=own_ids, resume=self._address)
+        guard = CompletionGuard(self._carrier(info, agreed))
+        flow = self._flow(agreed, cursor) if scope else None
+        stage = ReplayStage(guard, cursor, own_ids=own_ids, resume=self._address, flow=flow)
 
         def replace() -> None:
             stage.parting = "replaced"
             driver.cancel(REPLACED)
 
         client = self.facts.headers.get("streamguard-client")
-        reader = Reader(cursor._replace(status=None), lambda: stage.cursor, replace, client)
-        keys = self._granted(info, headers)
-        fields = merged_headers(self._headers(info, cursor_zero(cursor.sid), reader.name, [_EXPOSED], keys), headers)
+        reader = Reader(cursor._replace(status=None), lambda: stage.cursor, replace, client, flow=flow)
+        keys = self._granted(info, headers, flow)
+        fields = merged_headers(self._headers(info, reader, [_EXPOSED], keys), headers)
         sink = _Sink(scope, self.receive, send, status, fields)
         # Who verifies knows a cancel from a completion, and its own principal asked for it.
         sink.clean = lambda: agreed.negotiated and stage.status == "cancelled"
         if self.options.timing.write is not None and scope:
             say_who_drops(sink.reached)
+        if scope:
+            sink.keep(self.options.window)
         run = self.guard.runs.get(cursor.sid)
         leave = self._rotation(stage, run, agreed) if scope else None
-        pages = self.guard.pages(cursor, rows=True, leave=leave)
+        pages = self.guard.pages(cursor, rows=True, leave=leave, flow=flow)
         if started is not None and self.options.timing.peek:  # else the headers have left before the first page
             pages = _peeked(pages, started, sink)
         outgoing = compressed(stage, sink, self._compressing(info), keys)
         driver = self._driver(pages, outgoing, sink, started, agreed)
+        if flow is not None:
+            flow.gone = lambda: driver.drop(SILENT)
         outcome = await self._served(driver, reader, run, exclusive=bool(own_options(info).get("exclusive")))
         if outcome.status == "shutdown" and not sink.started:
             return UNBEGUN, None
@@ -233,7 +241,7 @@ class Reading:
         if run is not None:
             run.join()
         try:
-            with self.guard.draining.joined(driver.shut_down):
+            with self.guard.draining.joined(driver.shut_down), self.guard.grants.heard(reader):
                 return await driver.run()
         finally:
             try:
@@ -257,6 +265,15 @@ class Reading:
         # A client gives up that comes back again and again for nothing: one that was given no frame here stays.
         return lambda: stage.items > 0 and leave()
 
+    def _flow(self, agreed: Terms, cursor: Cursor) -> Flow | None:
+        """What a reader that gives credit may be sent; None for one that does not, or could not be heard."""
+        request, timing = agreed.request, self.options.timing
+        if request is None or request.credit is None or min(request.credit) < 1 or self.guard.path is None:
+            return None
+        at = cursor._replace(status=None)
+        credit = Credit(*request.credit, at)
+        return Flow(credit, at, limit=timing.write, beats=timing.heartbeat is not None, clock=timing.clock)
+
     def _driver(
         self, pages: AsyncGenerator[Page, None], stage: Stage[bytes], sink: _Sink, started: Run | None, agreed: Terms
     ) -> DirectDriver[bytes]:
@@ -277,16 +294,16 @@ class Reading:
         look_at_first(said(self.options.dialect.reader(), first.name, first.data))
 
     def _headers(
-        self, info: StreamInfo, zero: Cursor | None, reader: str | None, more: list[tuple[str, str]], keys: Granted
+        self, info: StreamInfo, reader: Reader | None, more: list[tuple[str, str]], keys: Granted
     ) -> list[tuple[str, str]]:
         wire = self._carrier(info, terms(self.facts))
         fields = answer_headers(
-            zero,
+            None if reader is None else cursor_zero(reader.sid),
             content_type=wire.content_type,
             dialect=info.dialect,
             wire=wire.name,
             resume=self._address,
-            reader=reader,
+            reader=None if reader is None else reader.name,
             granted=keys,
             compresses=self._compressing(info).compress is not None,
         )
@@ -303,9 +320,12 @@ class Reading:
             return attrs.evolve(options, compress=None)
         return attrs.evolve(options, compress=Gzip()) if options.compress is None and "compress" in own else options
 
-    def _granted(self, info: StreamInfo, headers: Iterable[tuple[str, str]]) -> Granted:
+    def _granted(self, info: StreamInfo, headers: Iterable[tuple[str, str]], flow: Flow | None = None) -> Granted:
         """What this reader is granted; how text is flushed was settled by the request that started the stream."""
         keys = self._compressing(info).granted(self.facts, headers)
+        request = terms(self.facts).request
+        if flow is not None and request is not None:
+            keys = attrs.evolve(keys, credit=request.credit)
         if keys.flush is None:
             return keys
         return attrs.evolve(keys, flush="token" if own_options(info).get("flush") == "token" else "chunk")

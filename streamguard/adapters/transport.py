@@ -36,10 +36,12 @@ except ImportError:  # a system that has no such call
     ioctl = None  # type: ignore[assignment]
     _OUTQ = 0
 
-__all__ = ["Transport", "keep_transport", "say_who_drops", "transport_of", "warn_of_kept"]
+__all__ = ["SEES_QUEUES", "Transport", "keep_transport", "queued", "say_who_drops", "transport_of", "warn_of_kept"]
 
 logger = logging.getLogger("streamguard")
 
+SEES_QUEUES: Final = ioctl is not None
+"""Whether this system says what it holds of a connection."""
 _KEY: Final = "streamguard.transport"
 _PAGE: Final = "how-to: drop-a-reader-that-does-not-read"
 
@@ -50,13 +52,16 @@ class Transport:
 
     `unsent`: how many bytes it took and its socket has not taken. `close` ends it behind those, `abort` at once, by
     a reset, together with what the system holds for it. `waits`: whether the server's `send` waits while there are
-    many.
+    many. `held` and `socket` are for who looks at the connection itself: the bytes without what the system holds, and
+    what has its number; None where that is not to be had.
     """
 
     unsent: Callable[[], int]
     close: Callable[[], None]
     abort: Callable[[], None]
     waits: bool = True
+    held: Callable[[], int] = lambda: 0
+    socket: Callable[[], Any] = lambda: None
 
 
 def keep_transport(scope: Any, receive: Any, send: Any = None) -> None:
@@ -138,7 +143,8 @@ def _daphne(scope: Any, send: Any) -> Transport | None:
             return 0
         return int(len(transport.dataBuffer) - transport.offset + transport._tempDataLen)
 
-    return Transport(unsent, close, abort, waits=False)
+    handle: Any = getattr(transport, "getHandle", lambda: None)
+    return Transport(unsent, close, abort, waits=False, held=unsent, socket=handle)
 
 
 def _uvicorn(scope: Any, receive: Any) -> Transport | None:
@@ -157,12 +163,12 @@ def _uvicorn(scope: Any, receive: Any) -> Transport | None:
 
     def left() -> int:
         size = unsent()
-        return size + _queued(extra("socket")) if size else 0
+        return size + queued(extra("socket")) if size else 0
 
-    return Transport(left, close, reset)
+    return Transport(left, close, reset, held=unsent, socket=lambda: extra("socket"))
 
 
-def _queued(connection: Any) -> int:
+def queued(connection: Any) -> int:
     """What the system holds of a connection, in bytes; 0 where it does not say.
 
     It lets a transport write again only when a third of some megabytes is free: without this a reader that takes

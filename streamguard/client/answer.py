@@ -46,12 +46,7 @@ from streamguard.core.receipt import AnswerFrame, Receipt, Verdict
 from streamguard.core.verify import StreamVerifier
 from streamguard.core.wire import MAX_FRAME
 
-__all__ = [
-    "LINGER",
-    "REQUEST_HEADERS",
-    "AnswerState",
-    "Needs",
-]
+__all__ = ["LINGER", "REQUEST_HEADERS", "AnswerState", "Needs"]
 
 REQUEST_HEADERS: Final = (
     ("Streamguard", "v=1"),
@@ -363,6 +358,11 @@ class AnswerState:
     def cursor(self) -> Cursor | None:
         """The last cursor whose checks held."""
         return self._verifier.cursor
+
+    @property
+    def beats(self) -> int:
+        """How many signs of life came."""
+        return self._verifier.beats
 
     @property
     def receipt(self) -> Receipt:

@@ -7,15 +7,20 @@ liveness of the stream limits of their own.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from functools import cache
+from threading import Thread
 from typing import Any, Final
 from zlib import error as Damaged
 
+import anyio
+import anyio.abc
 import httpx
 
+from streamguard.client.acks import Acks, credit_of, tell, tell_sync
 from streamguard.client.answer import REQUEST_HEADERS, AnswerState
+from streamguard.client.head import MAX_REFUSAL
 from streamguard.client.request import (
     HeadLimit,
     RequestOptions,
@@ -27,13 +32,20 @@ from streamguard.client.request import (
 )
 from streamguard.client.resume import Attempt
 from streamguard.core.compress import accepts_gzip
-from streamguard.core.errors import ConnectLimitExceeded
+from streamguard.core.errors import ConnectLimitExceeded, RemoteProtocolError
+from streamguard.core.negotiate import parse_answer
 
-__all__ = ["CUT", "Exchange"]
+__all__ = ["CUT", "MISSED", "Exchange"]
 
 # What a cut connection looks like in httpx; others of its errors (no such host, a certificate that
 # does not fit) are no statement about a stream and pass as they are.
 CUT: Final = (httpx.NetworkError, httpx.RemoteProtocolError, httpx.DecodingError, Damaged)
+
+
+# What an attempt to resume may meet before there is an answer to it.
+MISSED: Final = (httpx.TransportError, RemoteProtocolError)
+
+_TOLD: Final = 10.0  # seconds that each part of telling the server something may take
 
 
 class _NoPlace(ConnectLimitExceeded):
@@ -59,7 +71,9 @@ class Exchange:
         method: str,
         url: httpx.URL | str,
         options: RequestOptions,
+        credit: bool | tuple[int, int] = False,
     ) -> None:
+        self._credit = credit_of(credit)
         fields: dict[str, Any] = dict(options)
         self.auth: Any = fields.pop("auth", httpx.USE_CLIENT_DEFAULT)
         self.follows: bool = fields.pop("follow_redirects", client.follow_redirects)
@@ -73,12 +87,15 @@ class Exchange:
         for name, value in REQUEST_HEADERS:
             if name not in headers and client.headers.get(name) in (None, _defaults().get(name)):
                 headers[name] = value
-        if ours and "streamguard" in headers and accepts_gzip(_asked(client, headers)):
-            headers["Streamguard"] = "v=1, compress=gzip"  # who asks for it by name is asked for it twice by the server
+        if ours and "streamguard" in headers:
+            headers["Streamguard"] += self._keys(_asked(client, headers))
         self.request = client.build_request(method, url, headers=headers, **fields)
         vet_place(self.request.headers.get("last-event-id", ""), self.request.url.params.get_list("after"))
         self._answered = self.request  # the one whose answer is the stream
         self._first = self.request.url
+        self._acks: Acks | None = None  # of a connection that credit was granted on
+        self._told_at = self._first
+        self._tasks: anyio.abc.TaskGroup | None = None  # where a task of an event loop tells them
         self._extensions = self.request.extensions
         self._limit()
 
@@ -90,6 +107,8 @@ class Exchange:
             response.status_code, response.headers, version, accept, method=request.method, url=request.url
         )
         self.head.came(self.state.limits.silence if is_stream else self.state.limits.first_byte)
+        if is_stream:
+            self._may_tell(response)
         return is_stream
 
     def redirected(self, response: httpx.Response) -> bool:
@@ -110,27 +129,131 @@ class Exchange:
         return True
 
     def come_back(self, attempt: Attempt) -> None:
-        """Make the request that an attempt to resume sends: a GET with the headers of the one that was answered, to
-        its origin, and the cookies that its answers have set since."""
+        """Make the request that an attempt to resume sends."""
+        headers, cookies = self._again()
+        headers.update(attempt.headers)
+        url = httpx.URL(str(attempt.url))
+        self.request = httpx.Request("GET", url, headers=headers, cookies=cookies, extensions=self._extensions)
+        self._limit()
+
+    def _again(self) -> tuple[httpx.Headers, httpx.Cookies]:
+        """For another request about the stream: the headers of the one that was answered, to its origin, and the
+        cookies that its answers have set since."""
         headers = httpx.Headers(
             [(name, value) for name, value in self._answered.headers.multi_items() if stays_in_resume(name)]
         )
-        headers.update(attempt.headers)
         cookies = httpx.Cookies()
         if self._own_cookie and "cookie" in self._answered.headers:
             headers["Cookie"] = self._answered.headers["cookie"]
         elif same_origin(self._first, self._answered.url):
             cookies = httpx.Cookies(self._client.cookies)
             cookies.update(self._cookies)
-        url = httpx.URL(str(attempt.url))
-        self.request = httpx.Request("GET", url, headers=headers, cookies=cookies, extensions=self._extensions)
-        self._limit()
+        return headers, cookies
 
     def came_back(self, response: httpx.Response, now: float) -> None:
         """Take in the head of the response to an attempt."""
         version, accept = _of(response)
         goes_on = self.state.reopen(response.status_code, response.headers, version, accept, now)
         self.head.came(self.state.limits.silence if goes_on else self.state.limits.first_byte)
+        if goes_on:
+            self._may_tell(response)
+
+    def _keys(self, asked: str) -> str:
+        """What a request asks for beside the version; `asked` is its Accept-Encoding."""
+        keys = ", compress=gzip" if accepts_gzip(asked) else ""  # which is asked for twice by who wants it by name
+        return keys if self._credit is None else keys + ", credit=({} {})".format(*self._credit)
+
+    # ---- credit -------------------------------------------------------------------------------
+
+    def _may_tell(self, response: httpx.Response) -> None:
+        """Note whom to tell how far this connection has come; nobody, where the server grants no credit on it."""
+        self.told_all()
+        promise, at = parse_answer(response.headers.get("streamguard")), self.state.cursor
+        if self._credit is None or promise is None or not promise.credit or at is None:
+            return
+        if promise.resume is None or promise.reader is None:
+            return
+        address = response.request.url.join(promise.resume)
+        if same_origin(response.request.url, address):
+            self._told_at = address
+            self._acks = Acks(promise.reader, promise.credit, at)
+
+    @asynccontextmanager
+    async def beside(self) -> AsyncIterator[None]:
+        """While the block runs, a task beside it may tell; what the block raises is raised as it is, in no group."""
+        if self._credit is None:
+            yield
+            return
+        raised: BaseException | None = None
+        async with anyio.create_task_group() as self._tasks:
+            try:
+                yield
+            except BaseException as exc:
+                raised = exc
+            self._tasks.cancel_scope.cancel()
+        if raised is not None:
+            raise raised
+
+    def tell(self) -> None:
+        """All that came was taken. Called before each read, so that what there is to be told is told beside it."""
+        acks = self._acks
+        if acks is None or not acks.note(self.state.cursor, self.state.beats):
+            return
+        if self._tasks is not None:
+            self._tasks.start_soon(tell, acks, self._post)
+        else:
+            Thread(target=tell_sync, args=(acks, self._post_sync), name="streamguard acks", daemon=True).start()
+
+    def told_all(self) -> None:
+        """There is nothing to be told of the last connection any more."""
+        if self._acks is not None:
+            self._acks.over.set()
+            self._acks = None
+
+    def _telling(self, body: bytes) -> httpx.Request:
+        at = self.state.cursor
+        own = {"Streamguard-Stream": at.sid if at is not None else "", "Content-Type": "application/json"}
+        headers, cookies = self._again()
+        headers.update(own)
+        timeout = dict.fromkeys(("connect", "pool", "write", "read"), _TOLD)
+        extensions = {**self._extensions, "timeout": timeout}
+        return httpx.Request(
+            "POST", self._told_at, headers=headers, cookies=cookies, content=body, extensions=extensions
+        )
+
+    async def _post(self, body: bytes) -> int | None:
+        client, size = self._client, 0
+        assert isinstance(client, httpx.AsyncClient)
+        try:
+            response = await client.send(self._telling(body), stream=True, auth=self.auth, follow_redirects=False)
+            try:
+                async for piece in response.aiter_raw():  # to its end, so that its connection can be used again
+                    size += len(piece)
+                    if size > MAX_REFUSAL:
+                        break
+            finally:
+                await response.aclose()
+        except Exception:  # whatever it is, the answer itself is not harmed
+            return None
+        return response.status_code
+
+    def _post_sync(self, body: bytes) -> int | None:
+        client, size = self._client, 0
+        assert isinstance(client, httpx.Client)
+        try:
+            response = client.send(self._telling(body), stream=True, auth=self.auth, follow_redirects=False)
+            try:
+                for piece in response.iter_raw():
+                    size += len(piece)
+                    if size > MAX_REFUSAL:
+                        break
+            finally:
+                response.close()
+        except Exception:
+            return None
+        return response.status_code
+
+    # ---- small parts --------------------------------------------------------------------------
 
     @contextmanager
     def faults(self) -> Iterator[None]:

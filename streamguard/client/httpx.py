@@ -9,9 +9,9 @@ closes the response before it first.
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator
-from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, contextmanager
+from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, contextmanager, suppress
 from time import monotonic, sleep
-from typing import Final, cast
+from typing import cast
 
 import anyio
 import anyio.lowlevel
@@ -20,20 +20,16 @@ from typing_extensions import Unpack
 
 from streamguard.client.answer import LINGER, AnswerState
 from streamguard.client.body import Body, coding_of, may_be_read
-from streamguard.client.exchange import CUT, Exchange
+from streamguard.client.exchange import CUT, MISSED, Exchange
 from streamguard.client.iteration import Iterations, SyncIterations, async_only, sync_only
 from streamguard.client.limits import LIMITS, ReaderLimits
 from streamguard.client.request import RequestOptions, vet_call
 from streamguard.client.resume import Attempt, ResumePolicy
 from streamguard.core.dialect import Dialect
-from streamguard.core.errors import RemoteProtocolError
 from streamguard.core.receipt import AnswerFrame, Receipt
 from streamguard.core.wire import MAX_FRAME
 
 __all__ = ["Answer", "RequestOptions", "SyncAnswer", "stream", "stream_sync"]
-
-# What an attempt to resume may meet before there is an answer to it.
-_MISSED: Final = (httpx.TransportError, RemoteProtocolError)
 
 
 class _AnswerBase:
@@ -97,6 +93,7 @@ async def stream(
     limits: ReaderLimits = LIMITS,
     max_frame: int = MAX_FRAME,
     resume: bool | ResumePolicy | None = None,
+    credit: bool | tuple[int, int] = False,
     **options: Unpack[RequestOptions],
 ) -> AsyncIterator[Answer]:
     """Send a request and read the stream that answers it, verified.
@@ -109,6 +106,7 @@ async def stream(
     departures); `lenient` accepts a terminal whose own checks hold though its line end is missing.
     `max_frame` is bytes of one frame's data. `resume`: after a cut go on behind the last good frame, where the
     server names an address for that (None), or in any case that can be (True, ResumePolicy): see `resume`.
+    `credit`: frames and bytes that the server may be ahead of the caller, granted anew by POST; True: (8192, 1 MiB).
     Other options are httpx's. Redirects are followed if `client` does; none carries a body, or headers that may
     be secret, to another origin.
 
@@ -123,7 +121,9 @@ async def stream(
     async with AsyncExitStack() as stack:
         if client is None:
             client = await stack.enter_async_context(httpx.AsyncClient(follow_redirects=True))
-        answer = await _open(client, Exchange(client, state, method, url, options))
+        exchange = Exchange(client, state, method, url, options, credit)
+        await stack.enter_async_context(exchange.beside())
+        answer = await _open(client, exchange)
         try:
             yield answer
         finally:
@@ -198,11 +198,9 @@ class Answer(_AnswerBase, Iterations):
         closed connection they end by its error, here. Only where that connection is this answer's own.
         """
         if self._own_connection:
-            try:
+            with suppress(Exception):  # the closed connection's error: it has done its work
                 async for _ in self._chunks:
                     pass  # what had come and was not read
-            except Exception:
-                pass  # the closed connection's error: it has done its work
         else:
             await self._chunks.aclose()
 
@@ -210,6 +208,7 @@ class Answer(_AnswerBase, Iterations):
         state = self._state
         while (frame := state.take(had)) is None:
             if state.needs == "bytes":
+                self._exchange.tell()
                 await self._read()
             elif state.needs == "end":
                 await self._read_to_end()
@@ -229,7 +228,7 @@ class Answer(_AnswerBase, Iterations):
         self._exchange.come_back(attempt)
         try:
             response = await _send(self._client, self._exchange)
-        except _MISSED as exc:
+        except MISSED as exc:
             self._state.missed(exc, monotonic())
         else:
             self._take(response)
@@ -273,6 +272,7 @@ def stream_sync(
     limits: ReaderLimits = LIMITS,
     max_frame: int = MAX_FRAME,
     resume: bool | ResumePolicy | None = None,
+    credit: bool | tuple[int, int] = False,
     **options: Unpack[RequestOptions],
 ) -> Iterator[SyncAnswer]:
     """`stream` for code without an event loop: the same arguments and errors, and `client` is an httpx.Client.
@@ -289,7 +289,7 @@ def stream_sync(
     with ExitStack() as stack:
         if client is None:
             client = stack.enter_context(httpx.Client(follow_redirects=True))
-        answer = _open_sync(client, Exchange(client, state, method, url, options))
+        answer = _open_sync(client, Exchange(client, state, method, url, options, credit))
         try:
             yield answer
         finally:
@@ -337,12 +337,14 @@ class SyncAnswer(_AnswerBase, SyncIterations):
     def close(self) -> None:
         """Close the response; the context does."""
         self._state.close("with")
+        self._exchange.told_all()
         self._live.close()
 
     def _next(self, had: int | None = None) -> AnswerFrame | None:
         state = self._state
         while (frame := state.take(had)) is None:
             if state.needs == "bytes":
+                self._exchange.tell()
                 self._read()
             elif state.needs == "end":
                 self._read_to_end()
@@ -362,7 +364,7 @@ class SyncAnswer(_AnswerBase, SyncIterations):
         self._exchange.come_back(attempt)
         try:
             response = _send_sync(self._client, self._exchange)
-        except _MISSED as exc:
+        except MISSED as exc:
             self._state.missed(exc, monotonic())
         else:
             self._take(response)

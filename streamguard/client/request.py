@@ -75,7 +75,7 @@ class RequestOptions(TypedDict, total=False):
     follow_redirects: bool
 
 
-_OWN: Final = ("client", "dialect", "lenient", "limits", "max_frame", "resume")
+_OWN: Final = ("client", "dialect", "lenient", "limits", "max_frame", "resume", "credit")
 _HTTPX: Final = tuple(sorted(RequestOptions.__optional_keys__))
 
 # Names that are no options, and what is there instead.

@@ -20,7 +20,7 @@ from zlib import crc32
 
 from streamguard.core.errors import CursorError
 
-__all__ = ["Cursor", "MAX_CURSOR", "chain", "chain_start", "cursor_zero", "looks_like_cursor", "new_sid"]
+__all__ = ["Cursor", "MAX_CURSOR", "MAX_NUMBER", "chain", "chain_start", "cursor_zero", "looks_like_cursor", "new_sid"]
 
 # Longer values, or other punctuation, in `Last-Event-ID` cost a browser a CORS preflight at every
 # reconnect (Fetch standard, "CORS-safelisted request-header").
@@ -31,7 +31,7 @@ _GRAMMAR: Final = re.compile(
     r"([A-Za-z0-9_-]{22})\." + _NUM + r"\." + _NUM + r"\.([0-9a-f]{8})(?:\.([a-z]*)(?:\.[A-Za-z0-9._~-]*)?)?",
     re.ASCII,
 )
-_MAX_NUM: Final = 2**53 - 1  # beyond it a JavaScript client cannot count
+MAX_NUMBER: Final = 2**53 - 1  # beyond it a JavaScript client cannot count
 
 
 class Cursor(NamedTuple):
@@ -58,7 +58,7 @@ class Cursor(NamedTuple):
             raise CursorError(text)
         sid, seq, offset, crc, status = match.groups()
         cursor = cls(sid, int(seq), int(offset), int(crc, 16), status or None)
-        if cursor.seq > _MAX_NUM or cursor.offset > _MAX_NUM:
+        if cursor.seq > MAX_NUMBER or cursor.offset > MAX_NUMBER:
             raise CursorError(text)
         return cursor
 

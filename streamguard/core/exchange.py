@@ -85,13 +85,13 @@ class Terms:
 class Granted:
     """What is granted of the keys that a reader asked for. None: it did not ask, or may not have it.
 
-    `flush` is `token` (a frame a token) or `chunk` (the owner's policy), `compress` is `gzip`. `credit` is False for
-    whoever asked: nothing counts it here.
+    `flush` is `token` (a frame a token) or `chunk` (the owner's policy), `compress` is `gzip`. `credit` is what may be
+    sent at first, in frames and bytes, or False for whoever asked where nothing counts it.
     """
 
     flush: Literal["token", "chunk"] | None = None
     compress: Literal["gzip"] | None = None
-    credit: Literal[False] | None = None
+    credit: tuple[int, int] | Literal[False] | None = None
 
 
 NOTHING: Final = Granted()
@@ -158,7 +158,7 @@ def answer_headers(
     if granted.compress is not None:
         headers.append(("content-encoding", granted.compress))
     if zero is not None:
-        keys: dict[str, Any] = attrs.asdict(granted)
+        keys: dict[str, Any] = attrs.asdict(granted, recurse=False)
         answer = Answer(zero, dialect, wire, resume=resume, reader=reader, **keys)
         headers.append(("streamguard", write_answer(answer)))
     return headers

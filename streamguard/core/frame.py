@@ -6,7 +6,7 @@ from typing import Any
 
 import attrs
 
-__all__ = ["Frame", "Row", "TextFields", "fits", "row_of", "status_of"]
+__all__ = ["Frame", "Row", "TextFields", "fits", "place_of", "row_of", "status_of"]
 
 # seq, offset, crc and data of a frame that is text and nothing else. The hot path passes a frame of text as
 # this tuple: to make a Frame, and ask it for a name and a status that it does not have, costs a quarter of
@@ -49,6 +49,11 @@ def status_of(frame: Frame | Row) -> str | None:
         return frame.status
     status: str | None = frame[5] if len(frame) > 4 else None
     return status
+
+
+def place_of(frame: Frame | Row) -> tuple[int, int, int]:
+    """The number of a frame, or of a row, the offset behind it, and its checksum."""
+    return (frame.seq, frame.offset, frame.crc) if isinstance(frame, Frame) else frame[:3]
 
 
 def fits(line: bytes) -> bool:

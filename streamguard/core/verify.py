@@ -69,7 +69,7 @@ class StreamVerifier:
         self.failure: Failure | None = None
         self.proved_by: str | None = None
         self.parting: str | None = None  # why the server ended this connection, if it said so: a bye's reason
-        self.resumes = 0
+        self.resumes = self.beats = 0  # and signs of life, of all connections
         self.duplicates = 0  # frames that came again, and were dropped
         self._error: RemoteProtocolError | None = None
         self._dialect = None if dialect is None else dialect_named(dialect)
@@ -207,6 +207,7 @@ class StreamVerifier:
             self._opening(record)
         elif record.kind == "beat":
             self._step("beat")
+            self.beats += 1
         else:
             self._step("bye")
             self.parting = record.reason

@@ -180,6 +180,11 @@ class DirectDriver(Generic[T]):
         self._watch.stop(SHUTDOWN)
         self._watch.rearm.set()  # also where it was told to end before: its reader has less time now
 
+    def drop(self, why: Failure) -> None:
+        """The reader is gone though what is written to it is taken: end without a word, and drop its connection."""
+        self._line.give_up()
+        self._watch.stop_now(Why("gone", why))
+
     # ---- the driver ---------------------------------------------------------------------------
 
     async def _whole(self, tasks: anyio.CancelScope) -> None:

@@ -3,15 +3,19 @@ settings its encoder began."""
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from typing import Any, Final
 
 import attrs
 
-from streamguard.core.dialect import Dialect
-from streamguard.log.base import StreamInfo
+from streamguard.core.dialect import Dialect, dialect_named
+from streamguard.core.framing import FramedEncoder
+from streamguard.log.base import StreamInfo, StreamState
 
-__all__ = ["FIXED", "OWN", "dialect_of", "negotiated", "own_options"]
+__all__ = ["FIXED", "OWN", "dialect_of", "encoder_of_an_end", "negotiated", "own_options"]
+
+logger = logging.getLogger("streamguard")
 
 OWN: Final = "streamguard"  # how it is served
 FIXED: Final = "streamguard.encoder"  # what another encoder needs to go on with it
@@ -32,3 +36,15 @@ def dialect_of(dialect: Dialect, info: StreamInfo) -> Dialect:
 def negotiated(info: StreamInfo) -> bool:
     """Whether its first reader verifies."""
     return bool(own_options(info, FIXED).get("negotiated"))
+
+
+def encoder_of_an_end(state: StreamState, dialect: Dialect | None) -> FramedEncoder:
+    """What writes the end of a stream that nobody goes on with; `dialect` is its endpoint's, where that is known."""
+    try:
+        if dialect is None or dialect.name != state.info.dialect:  # an endpoint's may have changed meanwhile
+            dialect = dialect_named(state.info.dialect)
+        return FramedEncoder(dialect_of(dialect, state.info), at=state.tail, negotiated=negotiated(state.info))
+    except Exception:
+        # A dialect of the application's own, which this process does not know. Any end is better than none.
+        logger.exception("stream %s: its end is written in dialect native", state.info.sid[:8])
+        return FramedEncoder("native", at=state.tail)

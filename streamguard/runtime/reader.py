@@ -17,6 +17,8 @@ from streamguard.core.frame import Frame, status_of
 from streamguard.core.guard import CompletionGuard
 from streamguard.core.items import Ending
 from streamguard.log.base import PAGE, LogError, StreamLog, StreamState, follow
+from streamguard.runtime.ending import SLOW
+from streamguard.runtime.flow import Flow
 
 __all__ = ["Page", "ReplayStage", "stored"]
 
@@ -79,12 +81,15 @@ async def stored(
 
 
 class ReplayStage:
-    """Pages of frames -> bytes of one connection, behind `at`; `resume` is the address to come back to."""
+    """Pages of frames -> bytes of one connection, behind `at`; `resume` is the address to come back to, `flow`
+    what a reader that gives credit says."""
 
     timed = False
     part = "reader"
 
-    def __init__(self, guard: CompletionGuard, at: Cursor, *, own_ids: bool, resume: str | None) -> None:
+    def __init__(
+        self, guard: CompletionGuard, at: Cursor, *, own_ids: bool, resume: str | None, flow: Flow | None = None
+    ) -> None:
         self.guard = guard
         self.ending = Ending()
         self.items = 0
@@ -92,6 +97,7 @@ class ReplayStage:
         self._at = at._replace(status=None)
         self._own_ids = own_ids
         self._resume = resume
+        self._flow = flow
 
     def open(self) -> bytes:
         return self.guard.open(self._at, own_ids=self._own_ids, resume=self._resume)
@@ -108,10 +114,15 @@ class ReplayStage:
         return None
 
     def heartbeat(self) -> bytes:
-        return self.guard.heartbeat()
+        flow = self._flow
+        if flow is None:
+            return self.guard.heartbeat()
+        return self.guard.heartbeat(blocked=flow.blocked) if flow.beat() else b""
 
     def finish(self, now: float) -> bytes:
         """The pages ended: at the terminal, or because this reader is to go."""
+        if self._flow is not None and self._flow.slow and self.guard.status is None:
+            self.parting, self.ending.failure = "slow", SLOW.failure
         return b"" if self.guard.status is not None else self._bye(self.parting)
 
     def fail(self, failure: Failure, now: float, status: str = "failed") -> bytes:

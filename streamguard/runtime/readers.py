@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 import attrs
 
 from streamguard.core.cursor import Cursor
+from streamguard.runtime.flow import Flow
 
 __all__ = ["Busy", "Reader", "Readers", "new_reader"]
 
@@ -31,7 +32,7 @@ class Busy(Exception):
 class Reader:
     """One connection. `start` is where it began, `position` answers the cursor of the last frame that it was given,
     `replace` ends it for a newer one; `client` is what the client calls itself, `acked` the furthest that it
-    acknowledged."""
+    acknowledged, `flow` how far it may be sent to, where it gives credit."""
 
     start: Cursor
     position: Callable[[], Cursor]
@@ -39,6 +40,7 @@ class Reader:
     client: str | None = None
     name: str = attrs.field(factory=new_reader)
     acked: Cursor | None = None
+    flow: Flow | None = None
 
     @property
     def sid(self) -> str:

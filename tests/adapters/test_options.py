@@ -19,7 +19,10 @@ from streamguard.core.wire import Sse
 from streamguard.runtime.timing import Timing
 from tests.adapters.asgi_apps import tokens
 
-KNOWN = "known: flush, dialect, wire, timing, buffer, abort, http10, unsealed, on_end, limits, compress, token_flush"
+KNOWN = (
+    "known: flush, dialect, wire, timing, buffer, abort, http10, unsealed, on_end, limits, compress, token_flush, "
+    "window"
+)
 DIALECTS = "'native', 'openai', 'raw', 'text', or an instance such as OpenAI(model='m')"
 WIRES = "'sse', 'ndjson', 'binary', 'plain', or an instance such as Sse()"
 

@@ -976,7 +976,7 @@ def test_an_endpoint_that_nobody_guarded_is_named_as_that(mode: str) -> None:
         ({"liveness": 5}, r"unknown option 'liveness': write limits=ReaderLimits\(liveness=…\); "),
         (
             {"zzz": 5},
-            "unknown option 'zzz'; its own are client, dialect, lenient, limits, max_frame, resume; to httpx go ",
+            "unknown option 'zzz'; its own are client, dialect, lenient, limits, max_frame, resume, credit; to httpx ",
         ),
     ],
     ids=lambda value: str(value)[:40],

@@ -157,6 +157,10 @@ def test_an_answer_reads_as_it_was_written(answer: Answer) -> None:
     theirs.parse(field.encode())
     assert theirs["cursor"].value == str(answer.cursor)
     assert theirs["dialect"].value == answer.dialect
+    if answer.credit is False:
+        assert theirs["credit"].value is False
+    elif answer.credit is not None:
+        assert tuple(item.value for item in theirs["credit"]) == answer.credit
 
 
 def test_an_answer_may_have_keys_of_later_versions_and_escapes() -> None:
@@ -224,6 +228,13 @@ def test_a_name_that_is_no_token_is_never_written(name: str) -> None:
     for answer in (Answer(ZERO, name, "sse"), Answer(ZERO, "native", name), Answer(ZERO, "native", "sse", name)):
         with pytest.raises(FieldRefused):
             write_answer(answer)
+
+
+def test_credit_of_another_type_voids_the_answer_and_a_no_is_false() -> None:
+    field = f'v=1, cursor="{ZERO}", dialect=native, wire=sse, credit='
+    assert parse_answer(f"{field}(64 65536)") == Answer(ZERO, "native", "sse", credit=(64, 65536))
+    assert parse_answer(f"{field}?0") == Answer(ZERO, "native", "sse", credit=False)
+    assert parse_answer(f"{field}64") is None
 
 
 def test_the_cursor_of_an_answer_is_a_cursor() -> None:

@@ -1,4 +1,4 @@
-"""Slow readers and memory: what waits for whom. A run that nobody reads waits for nobody."""
+"""Slow readers and memory: what waits for whom. A run that nobody reads waits for nobody, and no reader for another."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import threading
 from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
+import anyio
 import pytest
 from starlette.applications import Starlette
 from starlette.requests import Request
@@ -14,12 +15,21 @@ from starlette.routing import Route
 
 from streamguard.adapters.starlette import StreamGuard
 from streamguard.app import anyone_with_the_id
+from streamguard.core.credit import Credit
+from streamguard.core.cursor import cursor_zero
 from streamguard.log.memory import MemoryLog
 from streamguard.runtime.buffer import Buffer
+from streamguard.runtime.flow import Flow
+from streamguard.runtime.reader import stored
 from streamguard.runtime.runs import Detach
+from streamguard.runtime.timing import Timing
 from tests.adapters.asgi_apps import exchange
-from tests.adapters.logged_apps import OURS, cursors, reading, text_of, wait_until
+from tests.adapters.logged_apps import OURS, Site, cursors, reading, sid_of, text_of, wait_until
 from tests.adapters.servers import DEADLINE, serving
+from tests.runtime.fakes import SID
+from tests.runtime.logs import Store
+from tests.runtime.test_reader import Writer, nobody
+from tests.runtime.virtual import BACKENDS, run
 
 WORDS = [f"t{number} " for number in range(1000)]
 
@@ -59,3 +69,77 @@ def test_a_detached_run_behind_a_small_buffer_goes_to_its_end(kind: str) -> None
         rest = exchange(server.connect(), path="/streams", last_event_id=str(at), **OURS)
     assert cursors(rest.body)[-1].status == "complete"
     assert text_of(rest.body) == "".join(WORDS[3:])
+
+
+def test_a_reader_that_stalls_gets_no_more_than_its_credit_then_an_end_that_it_can_resume_and_then_the_whole() -> None:
+    site = Site(*WORDS[:40], timing=Timing(heartbeat=0.5, write=0.2, linger=0.05))
+    credit: dict[str, Any] = {"streamguard": "v=1, credit=(8 65536)"}
+    with serving(site.app) as server:
+        with reading(server, **credit) as connection:
+            text = connection.rest()
+        at, sid = cursors(text)[-1], sid_of(text)
+        rest = exchange(server.connect(), path="/streams", last_event_id=str(at), **OURS)
+    assert (len(cursors(text)), text_of(text)) == (8, "".join(WORDS[:8]))
+    assert b'"reason":"slow"' in text
+    assert (sid_of(rest), text_of(rest.body)) == (sid, "".join(WORDS[8:40]))
+
+
+def test_behind_a_middleware_that_holds_everything_back_a_reader_has_its_credit_on_its_way_and_no_more() -> None:
+    site = Site(*WORDS)
+    held: list[bytes] = []
+
+    async def hoarding(scope: Any, receive: Any, send: Any) -> None:
+        async def hold(message: Any) -> None:
+            if message["type"] == "http.response.start":
+                await send(message)
+            held.append(message.get("body", b""))
+
+        await site.app(scope, receive, hold if scope["path"] == "/tokens" else send)
+
+    credit: dict[str, Any] = {"streamguard": "v=1, credit=(100 500)"}
+    with serving(hoarding) as server, reading(server, **credit):
+        wait_until(lambda: any(reader.flow is not None and reader.flow.blocked for reader in site.guard.readers))
+        wait_until(lambda: not len(site.guard.runs))  # which is generated to its end all the same
+        last = cursors(b"".join(held))[-1]
+    assert last.seq <= 100
+    assert 500 <= last.offset < 500 + len('"t999 "')
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_beside_a_reader_that_stalls_fifty_others_get_each_token_in_the_moment_it_is_appended(backend: str) -> None:
+    taken: list[list[float]] = [[] for _ in range(50)]
+
+    async def test() -> list[float]:
+        log = Store()
+        writer = Writer(log)
+        await writer.begin(0)
+        zero = cursor_zero(SID)
+        stalled, appended = list[int](), list[float]()
+        flow = Flow(Credit(1, 1, zero), zero, limit=None)
+
+        async def reading() -> None:
+            pass
+
+        async def stall() -> None:
+            async for page in flow.metered(stored(log, zero, nobody), reading):
+                stalled.append(len(page))
+
+        async def good(times: list[float]) -> None:
+            async for page in stored(log, zero, nobody):
+                times += [anyio.current_time()] * len(page)
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(stall)
+            for times in taken:
+                tasks.start_soon(good, times)
+            for _ in range(20):
+                await anyio.sleep(0.02)
+                await writer.text()
+                appended.append(anyio.current_time())
+            await anyio.sleep(0.02)
+            tasks.cancel_scope.cancel()
+        assert (stalled, flow.blocked) == ([1], False)
+        return appended
+
+    appended = run(backend, test)
+    assert all(times == appended for times in taken)

@@ -93,7 +93,8 @@ class SseEncoder:
 
     def heartbeat(self, cursor: Cursor, *, blocked: bool = False) -> bytes:
         if self._beat == "ping":
-            return b"event: ping\n%b\n" % _field(b"data", dumps({"cursor": str(cursor)}))
+            fields = {"cursor": str(cursor), "blocked": True} if blocked else {"cursor": str(cursor)}
+            return b"event: ping\n%b\n" % _field(b"data", dumps(fields))
         text = f"hb {cursor} blocked" if blocked else f"hb {cursor}"
         if self._beat == "padded" and self._may_pad(cursor.seq):
             text = text.ljust(_PADDING)

@@ -96,6 +96,8 @@ class TestEncoder:
     def test_a_ping_event_is_for_native_only(self) -> None:
         beat = encoder(own_ids=True, heartbeat="ping").heartbeat(AT)
         assert beat == f'event: ping\ndata: {{"cursor":"{AT}"}}\n\n'.encode()
+        blocked = encoder(own_ids=True, heartbeat="ping").heartbeat(AT, blocked=True)
+        assert blocked == f'event: ping\ndata: {{"cursor":"{AT}","blocked":true}}\n\n'.encode()
         said = "^`ping` events are visible to SDK clients: choose them with dialect `native` only$"
         with pytest.raises(ValueError, match=said):
             encoder(heartbeat="ping")

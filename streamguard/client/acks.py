@@ -1,0 +1,119 @@
+"""What a reader that gives credit tells the server: how far it has come, and how far it may be sent to. No I/O.
+
+Credit is granted anew once half of it is used, which is when the caller *took* what came, and each heartbeat is
+answered, with the last grant again: it may be lost, and its sender waits. What is to be told is merged: at most one
+`POST` a second, and one on its way. A caller that takes nothing tells nothing: after three beats the server takes it
+for gone, and the reading goes on later by a resume.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Awaitable, Callable
+from threading import Event, Lock
+from time import monotonic
+from typing import Any, Final
+
+import anyio
+
+from streamguard.core.arguments import shown
+from streamguard.core.credit import Granter
+from streamguard.core.cursor import Cursor
+
+__all__ = ["CREDIT", "Acks", "credit_of", "tell", "tell_sync"]
+
+CREDIT: Final = (8192, 1024 * 1024)
+"""Frames and bytes that a reader grants by default: half of a megabyte and more of small frames."""
+_PAUSE: Final = 1.0  # seconds between two, at least
+_LONGEST: Final = 15.0  # the same where the server answers none
+_LATER: Final = (408, 425, 429)  # what a server refuses for now
+_MOST: Final = 10**15 - 1  # of a Structured Field's integers
+
+
+def credit_of(value: object) -> tuple[int, int] | None:
+    """The credit that `credit=` means; None for no credit. Raises TypeError and ValueError for what is none."""
+    if value is None or isinstance(value, bool):
+        return CREDIT if value else None
+    if not (isinstance(value, tuple) and len(value) == 2 and all(type(part) is int for part in value)):
+        raise TypeError(f"credit is True, or frames and bytes: (8192, 1_048_576), not {shown(value)}")
+    if not all(1 <= part <= _MOST for part in value):
+        raise ValueError(f"credit is for one frame and one byte at least, not {value!r}")
+    return value
+
+
+class Acks:
+    """Those of one connection, whose name is `reader`, of the stream behind `at`. `note` is called by whoever reads,
+    the rest by one who tells, which may be another thread."""
+
+    def __init__(self, reader: str, credit: tuple[int, int], at: Cursor) -> None:
+        self.over = Event()  # the connection is
+        self._reader = reader
+        self._at = at
+        self._granter = Granter(*credit, at)
+        self._grant = self._granter.grant
+        self._beats = 0
+        self._wanted = False
+        self._telling = False
+        self._due = 0.0  # when the next may leave, in monotonic seconds
+        self._pause = _PAUSE
+        self._lock = Lock()
+
+    def note(self, cursor: Cursor | None, beats: int) -> bool:
+        """All up to `cursor` was taken, and so many heartbeats have come: whether somebody must begin to tell that."""
+        if cursor is None:
+            return False
+        with self._lock:
+            grant = self._granter.used(cursor)
+            self._grant = grant or self._grant
+            self._wanted = self._wanted or grant is not None or beats > self._beats
+            self._at, self._beats = cursor, beats
+            begin = self._wanted and not self._telling and not self.over.is_set()
+            self._telling = self._telling or begin
+            return begin
+
+    def wait(self, now: float) -> float | None:
+        """Seconds until the next is to be told; None: nothing is, and whoever tells it is to go."""
+        with self._lock:
+            if self.over.is_set() or not self._wanted:
+                self._telling = False
+                return None
+            return max(0.0, self._due - now)
+
+    def take(self, now: float) -> bytes:
+        """The body to POST now."""
+        with self._lock:
+            self._wanted = False
+            self._due = now + self._pause
+            told: dict[str, Any] = {"reader": self._reader, "ack": str(self._at), "credit": self._grant}
+            return json.dumps(told).encode()
+
+    def answered(self, status: int | None, now: float) -> None:
+        """The status that was the answer; None where there was none. It is told again, ever less often, unless the
+        server does not want it."""
+        with self._lock:
+            if status is not None and status < 300:
+                self._pause = _PAUSE
+            elif status is None or status >= 500 or status in _LATER:
+                self._wanted = True
+                self._pause = min(2 * self._pause, _LONGEST)
+                self._due = now + self._pause
+            else:
+                self.over.set()
+
+
+async def tell(acks: Acks, post: Callable[[bytes], Awaitable[int | None]]) -> None:
+    """Tell all that there is to be told, from now on."""
+    while (wait := acks.wait(monotonic())) is not None:
+        if wait:
+            await anyio.sleep(wait)
+        else:
+            acks.answered(await post(acks.take(monotonic())), monotonic())
+
+
+def tell_sync(acks: Acks, post: Callable[[bytes], int | None]) -> None:
+    """The same, in a thread."""
+    while (wait := acks.wait(monotonic())) is not None:
+        if wait:
+            acks.over.wait(wait)
+        else:
+            acks.answered(post(acks.take(monotonic())), monotonic())

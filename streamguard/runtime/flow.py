@@ -1,0 +1,158 @@
+"""How far one connection may be sent to, and whether its reader still lives, by what the reader says itself.
+
+A write that succeeds proves little: a proxy reads on for a reader that has gone, and some servers take whatever they
+are given. So a reader may grant *credit*, up to which frames are sent, and then answers signs of life too:
+
+    no credit left            nothing is sent, and the heartbeats say `blocked`, so that a lost grant is repeated
+    still none, `limit` after the first of those
+                              the connection ends as `slow`; the reader comes back with its cursor
+    three beats unanswered    the reader is gone: the connection is dropped
+
+The frames stay in the log meanwhile; no other reader waits, nor does the producer.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from contextlib import aclosing
+from typing import Any, Final
+
+import anyio
+
+from streamguard.core.credit import Credit, Grant, Sent
+from streamguard.core.cursor import Cursor
+from streamguard.core.frame import place_of, status_of
+
+__all__ = ["MISSED", "Flow"]
+
+MISSED: Final = 3  # beats without an answer, after which a reader is gone
+_SAMPLED: Final = 0.005  # seconds between two frames of which an acknowledgement says how long it took, at least
+_ASIDE: Final = 5.0  # seconds between two signs that a blocked stream is read all the same
+
+Page = Sequence[Any]  # of frames, or of rows, as the log has them
+Pages = AsyncGenerator[Page, None]
+
+
+class Flow:
+    """One connection's. `limit` is how long, in seconds, a reader may leave it blocked, and `beats` whether it is sent
+    heartbeats at all. `gone` is called, once, when the reader is taken for gone."""
+
+    def __init__(
+        self,
+        credit: Credit,
+        at: Cursor,
+        *,
+        limit: float | None,
+        beats: bool = True,
+        clock: Callable[[], float] = anyio.current_time,
+    ) -> None:
+        self.credit = credit
+        self.blocked = False
+        self.slow = False  # the reader left it blocked for too long
+        self.unanswered = 0  # beats since the reader said anything
+        self.rtt: float | None = None  # seconds, of the newest acknowledgement
+        self.gone: Callable[[], object] = _nobody
+        self._sid, self._seq, self._offset = at[:3]
+        self._sent = Sent()
+        self._noted = -math.inf
+        self._limit = math.inf if limit is None else limit
+        self._beats = beats
+        self._said = False  # in a beat, since it is blocked
+        self._clock = clock
+        self._changed = anyio.Event()
+
+    # ---- what the reader says -----------------------------------------------------------------
+
+    def answered(self) -> None:
+        """The reader said something: it lives."""
+        self.unanswered = 0
+
+    def give(self, grant: Grant) -> None:
+        """The reader grants more."""
+        if self.credit.give(grant):
+            self._changed.set()
+
+    def acknowledge(self, cursor: Cursor) -> bool:
+        """The reader has everything up to `cursor`. False where that is not known as one that was sent here."""
+        rtt = self._sent.ack(cursor, self._clock())
+        if rtt is None:
+            return cursor == self._sent.acked
+        self.rtt = rtt
+        return True
+
+    # ---- what is sent -------------------------------------------------------------------------
+
+    def beat(self) -> bool:
+        """A sign of life is due. False where the reader answered none of the last ones: then `gone` was called."""
+        if self.unanswered >= MISSED:
+            self.gone()
+            return False
+        self.unanswered += 1
+        if self.blocked and not self._said:
+            self._said = True
+            self._changed.set()
+        return True
+
+    async def metered(self, pages: Pages, reading: Callable[[], Awaitable[None]]) -> Pages:
+        """The same frames, each once there is credit for it; `reading` is called now and then while there is none. They
+        end early where the reader is `slow`. A terminal needs no credit."""
+        async with aclosing(pages):
+            async for page in pages:
+                while (count := self._allowed(page)) < len(page):
+                    if count:
+                        self._goes(page[count - 1])
+                        yield page[:count]
+                        page = page[count:]
+                    elif not await self._granted(reading):
+                        return
+                self._goes(page[-1])
+                yield page
+
+    def _allowed(self, page: Page) -> int:
+        """How many of the page's frames may start."""
+        frames, size = self.credit.limit
+        seq, offset = self._seq, self._offset
+        if len(page) > 1:
+            seq, offset, _ = place_of(page[-2])
+        if seq < frames and offset < size:  # before the last one: all of them
+            return len(page)
+        seq, offset = self._seq, self._offset
+        for count, frame in enumerate(page):
+            if not (seq < frames and offset < size) and status_of(frame) is None:
+                return count
+            seq, offset, _ = place_of(frame)
+        return len(page)
+
+    def _goes(self, last: Any) -> None:
+        """All up to the frame `last` is handed to the transport."""
+        self._seq, self._offset, crc = place_of(last)
+        now = self._clock()
+        if now - self._noted >= _SAMPLED:
+            self._noted = now
+            self._sent.add(Cursor(self._sid, self._seq, self._offset, crc, status_of(last)), now)
+
+    async def _granted(self, reading: Callable[[], Awaitable[None]]) -> bool:
+        """Wait for credit. False, and `slow`, where none comes in time: counted from the first beat that asked for it,
+        where there are beats."""
+        self.blocked, self._said = True, not self._beats
+        until = math.inf if self._beats else self._clock() + self._limit
+        try:
+            while not (self._seq < self.credit.limit.frames and self._offset < self.credit.limit.bytes):
+                if self._said and until == math.inf:
+                    until = self._clock() + self._limit
+                left = until - self._clock()
+                if left <= 0:
+                    self.slow = True
+                    return False
+                self._changed = anyio.Event()
+                with anyio.move_on_after(min(left, _ASIDE)):
+                    await self._changed.wait()
+                await reading()
+        finally:
+            self.blocked = False
+        return True
+
+
+def _nobody() -> None:
+    pass
