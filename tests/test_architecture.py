@@ -43,7 +43,7 @@ LAYERS = {
 CORE_LAYERS = (
     ("arguments", "errors", "items", "cursor", "states", "jsontext", "frame", "receipt", "negotiate"),
     ("wire", "dialect"),
-    ("flush", "framing", "guard", "exchange", "check", "terminal", "rejoin"),
+    ("flush", "adaptive", "flush_stage", "framing", "guard", "exchange", "check", "terminal", "rejoin"),
     ("pipeline", "verify"),
 )
 

@@ -26,6 +26,7 @@ from streamguard.runtime.cancellation import FATAL, OutsideCancellation, leaf
 from streamguard.runtime.connection import Connection, Lost
 from streamguard.runtime.ending import GONE, SHUTDOWN, SHUTDOWN_LIMIT, Ending, Why, lost
 from streamguard.runtime.patience import Patience
+from streamguard.runtime.pressure import StreamPressure
 from streamguard.runtime.report import deliver, make_outcome
 from streamguard.runtime.sink import Sink, Stage
 from streamguard.runtime.source import TokenSource
@@ -75,6 +76,7 @@ class DirectDriver(Generic[T]):
         self._scope = self._patience.scope  # cancelled to stop the source
         self._thread: int | None = None  # of the event loop, once it runs
         self._watch: ClockWatch[T] = ClockWatch(stage, self._line, self._end, self._patience, timing, name=self._name)
+        self._pressure: StreamPressure | None = None  # for a flush policy that is told of it
         self._started = self._clock()
         self._first_item: float | None = None
         self._abandoned = False
@@ -165,6 +167,9 @@ class DirectDriver(Generic[T]):
                 return
             self._watch.parked = self._clock()
             turns = LoopTurns(await self.source.open())
+            stage: Any = self.stage
+            if getattr(stage, "sampled", False):
+                self._pressure = StreamPressure(stage, self._line.unsent, self._clock)
             while await self._loop(turns):
                 pass
         except Lost:
@@ -184,9 +189,8 @@ class DirectDriver(Generic[T]):
         True where the source is to be stepped another way from now on (`turns`)."""
         stage, line, watch = self.stage, self._line, self._watch
         clock, push, send, deadline, timed = self._clock, stage.push, self.sink.send, stage.deadline, stage.timed
-        mark, ran = turns.mark, turns.ran
-        now = clock()
-        slice_end = now + SLICE
+        mark, ran, pressure = turns.mark, turns.ran, self._pressure
+        slice_end = (now := clock()) + SLICE
         if watch.late and watch.before_parking():
             return False
         watch.parked = now
@@ -216,8 +220,9 @@ class DirectDriver(Generic[T]):
                     watch.armed = due
                     watch.rearm.set()
             if now > slice_end:
-                late = now - slice_end
-                slice_end = now + SLICE
+                late, slice_end = now - slice_end, now + SLICE
+                if pressure is not None and pressure.look(now):
+                    return True
                 if ran[0] is mark and turns.due(late):
                     watch.parked = None
                     if await turns.give(late):
