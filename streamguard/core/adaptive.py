@@ -3,7 +3,7 @@
 A frame costs much more than a token: where there is more to do than time to do it in, text that waits for the next
 token makes the total work fall, and with it everybody's delay. So text is held for a *window*. It is closed while
 nothing presses, doubles at each sample that shows pressure, up to a bound in seconds, and shrinks again by half in a
-tenth of a second. Between the two thresholds it stays, so that the relief it brings does not close it at once.
+quarter of a second. Between the two thresholds it stays, so that the relief it brings does not close it at once.
 
 What presses is measured elsewhere: a sample says how late the event loop is, how much of its time it works, and what
 the connection has not sent. `next_window` is a function of it, and the policy one of its calls, as every policy is.
@@ -18,7 +18,7 @@ from attrs.setters import NO_OP
 
 from streamguard.core.arguments import number, shown
 
-__all__ = ["BEHIND", "BUSY", "LATE", "LEAST", "STALE", "Adaptive", "Pressure", "SampledPolicy", "next_window"]
+__all__ = ["BEHIND", "BUSY", "HALF", "LATE", "LEAST", "STALE", "Adaptive", "Pressure", "SampledPolicy", "next_window"]
 
 LATE: Final = 0.01  # seconds: a loop that is later than this has more to do than it can
 BUSY: Final = 0.9  # the same, of its time at work: one with few streams is never late, however much waits for it
@@ -27,7 +27,7 @@ LEAST: Final = 0.005  # seconds of the smallest window that is worth a timer
 STALE: Final = 0.25  # seconds after which a sample says nothing any more
 _CALM: Final = 0.5  # of LATE and BEHIND: below that a window shrinks
 _IDLE: Final = 0.7  # of its time at work: the same
-_HALF: Final = 0.1  # seconds in which a window shrinks by half
+HALF: Final = 0.25  # seconds in which a window shrinks by half
 
 
 @attrs.frozen
@@ -57,7 +57,7 @@ def next_window(window: float, pressure: Pressure, elapsed: float, most: float) 
         return min(most, max(LEAST, 2 * window))
     if not window or lag > LATE * _CALM or busy > _IDLE or unsent > BEHIND * _CALM:
         return window
-    window *= 0.5 ** (elapsed / _HALF)
+    window *= 0.5 ** (elapsed / HALF)
     return window if window >= min(LEAST, most) / 2 else 0.0
 
 
@@ -84,7 +84,11 @@ class Adaptive:
             return held
         if self._due is None or held == len(piece):
             self._due = now + self.window
-        return self.tick(held, now)
+            return 0
+        if now < self._due:
+            return 0
+        self._due = None
+        return held
 
     def tick(self, held: int, now: float) -> int:
         if self._due is not None and now < self._due:

@@ -75,6 +75,8 @@ class FlushStage:
         if self.every:
             return "" if len(pieces) < self.wanted and held < MAX_HELD else self.counted()
         leave = self.policy.push(piece, held, now)
+        if type(leave) is int and not leave and held < MAX_HELD:
+            return ""  # as `_release` would, without the call
         return self._release(held if held >= MAX_HELD else leave)
 
     def counted(self) -> str:

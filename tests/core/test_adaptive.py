@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from streamguard.core.adaptive import BEHIND, BUSY, LATE, LEAST, STALE, Adaptive, Pressure, next_window
+from streamguard.core.adaptive import BEHIND, BUSY, HALF, LATE, LEAST, STALE, Adaptive, Pressure, next_window
 from streamguard.core.flush import EveryTokens, FlushPolicy, HoldBack, Immediate, any_of
 from streamguard.core.flush_stage import FlushStage
 from streamguard.core.framing import FramedEncoder
@@ -48,17 +48,17 @@ def test_between_the_thresholds_a_window_stays_as_it_is(between: Pressure) -> No
     assert [next_window(window, between, 1.0, 0.1) for window in (0.0, 0.04, 0.1)] == [0.0, 0.04, 0.1]
 
 
-def test_a_window_halves_in_a_tenth_of_a_second_and_then_closes() -> None:
-    assert next_window(0.08, CALM, 0.1, 0.1) == pytest.approx(0.04)
-    assert next_window(next_window(0.08, CALM, 0.05, 0.1), CALM, 0.05, 0.1) == pytest.approx(0.04)
-    assert next_window(0.08, CALM, 0.6, 0.1) == 0.0
+def test_in_calm_a_window_shrinks_by_half_in_a_fixed_time_and_then_closes() -> None:
+    assert next_window(0.08, CALM, HALF, 0.1) == pytest.approx(0.04)
+    assert next_window(next_window(0.08, CALM, HALF / 2, 0.1), CALM, HALF / 2, 0.1) == pytest.approx(0.04)
+    assert next_window(0.08, CALM, 6 * HALF, 0.1) == 0.0
     assert next_window(0.0, CALM, 0.1, 0.1) == 0.0
 
 
 def test_a_bound_below_the_least_window_is_kept_and_left_again() -> None:
     assert next_window(0.0, LATE_LOOP, 0.03, 0.001) == 0.001
-    assert next_window(0.001, CALM, 0.05, 0.001) == pytest.approx(0.001 / 2**0.5)
-    assert next_window(0.001, CALM, 0.2, 0.001) == 0.0
+    assert next_window(0.001, CALM, HALF / 2, 0.001) == pytest.approx(0.001 / 2**0.5)
+    assert next_window(0.001, CALM, 2 * HALF, 0.001) == 0.0
 
 
 @given(st.lists(st.tuples(pressures, st.floats(0, 10)), max_size=30), st.sampled_from([0.001, 0.005, 0.1, 2.0]))
@@ -67,8 +67,8 @@ def test_a_window_is_never_above_its_bound_and_closes_in_calm(samples: list[Any]
     for pressure, elapsed in samples:
         window = next_window(window, pressure, elapsed, most)
         assert 0 <= window <= most
-    for _ in range(50):
-        window = next_window(window, CALM, 0.03, most)
+    for _ in range(20):
+        window = next_window(window, CALM, HALF, most)
     assert window == 0.0
 
 
@@ -131,9 +131,9 @@ def test_after_a_pause_the_first_text_does_not_wait() -> None:
 def test_what_is_held_when_the_pressure_goes_leaves_with_the_next_piece_or_in_its_time() -> None:
     policy = pressed(1.0)
     assert policy.push("a", 1, 1.0) == 0
-    policy.sample(CALM, 2.0)
+    policy.sample(CALM, 4.0)
     assert (policy.window, policy.deadline(), policy.tick(1, 1.1)) == (0.0, 1.1, 1)
-    assert policy.push("a", 1, 2.0) == 1
+    assert policy.push("a", 1, 4.0) == 1
 
 
 def test_a_policy_that_is_given_to_a_stream_is_copied() -> None:
