@@ -44,6 +44,16 @@ def _below(instance: Any, attribute: attrs.Attribute[Any], value: int) -> None:
         raise ValueError(f"{attribute.name} is at most {name}, which is {most}, not {value}")
 
 
+def _eighth(name: str) -> Any:
+    """The default of a lower bound: an eighth of the upper one called `name`."""
+
+    def default(instance: Any) -> int:
+        most = getattr(instance, name)
+        return max(1, most // 8) if isinstance(most, int) else 1  # what is none is refused by its own name
+
+    return attrs.Factory(default, takes_self=True)
+
+
 @attrs.frozen
 class Buffer:
     """The bounds of a hand-over buffer: `max_items`, and `max_bytes` of text and data in them, each at least 1.
@@ -54,20 +64,8 @@ class Buffer:
 
     max_items: int = attrs.field(default=1024, validator=whole_number)
     max_bytes: int = attrs.field(default=256 * 1024, validator=whole_number)
-    min_items: int = attrs.field(validator=_below, kw_only=True)
-    min_bytes: int = attrs.field(validator=_below, kw_only=True)
-
-    @min_items.default
-    def _an_eighth_of_the_items(self) -> int:
-        return _eighth(self.max_items)
-
-    @min_bytes.default
-    def _an_eighth_of_the_bytes(self) -> int:
-        return _eighth(self.max_bytes)
-
-
-def _eighth(most: Any) -> int:
-    return max(1, most // 8) if isinstance(most, int) else 1  # what is none is refused by its own name
+    min_items: int = attrs.field(default=_eighth("max_items"), validator=_below, kw_only=True)
+    min_bytes: int = attrs.field(default=_eighth("max_bytes"), validator=_below, kw_only=True)
 
 
 def next_size(size: int, taken: int, seconds: float, least: int, most: int) -> int:

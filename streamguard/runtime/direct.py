@@ -220,15 +220,15 @@ class DirectDriver(Generic[T]):
                     watch.armed = due
                     watch.rearm.set()
             if now > slice_end:
-                late, slice_end = now - slice_end, now + SLICE
+                late = now - slice_end
+                slice_end = now + SLICE
                 if pressure is not None and pressure.look(now):
                     return True
                 if ran[0] is mark and turns.due(late):
                     watch.parked = None
                     if await turns.give(late):
                         return True
-                    now = clock()
-                    slice_end = now + SLICE
+                    slice_end = (now := clock()) + SLICE
             ran[0] = mark
             if watch.late and watch.before_parking():
                 return False
