@@ -56,6 +56,7 @@ class _Reader(asyncio.Protocol):
         self._load = load
         self._close = "connection: close\r\n" if close else ""
         self.transport: asyncio.Transport | None = None
+        self._rest = b""
 
     def connection_made(self, transport: Any) -> None:
         self.transport = transport
@@ -65,6 +66,9 @@ class _Reader(asyncio.Protocol):
         now = time.monotonic_ns()
         load = self._load
         load.received += len(data)
+        if self._rest:
+            data = self._rest + data
+        self._rest = data[data.rfind(b"@") :] if data.count(b"@") % 2 else b""  # a stamp that is cut
         for found in STAMP.findall(data):
             at = int(found)
             load.tokens += 1
