@@ -21,7 +21,7 @@ from typing import Any, Final, Literal
 import anyio
 import attrs
 
-from streamguard.core.arguments import number, whole_number
+from streamguard.core.arguments import number, whole_number, whole_number_from
 from streamguard.core.cursor import Cursor, new_sid
 from streamguard.core.dialect import Dialect, dialect_named
 from streamguard.core.errors import Failure
@@ -78,8 +78,8 @@ class StreamGuard:
     `on_disconnect` is what a reader's leaving does to the generation, for streams that can be resumed. `ttl` is how
     long, in seconds, a process may be silent before its streams are taken for lost. `max_readers` is how many may read
     one stream at once here; the newest wins. `patience` is how long the log may be in trouble before a stream fails.
-    `max_takeovers` is how often one stream may be gone on with after its process died. Raises TypeError for what is
-    of another kind, ValueError for a number out of range.
+    `max_takeovers` is how often one stream may be gone on with after its process died; where that let go of it, as at
+    its shutdown, it does not count. Raises TypeError for what is of another kind, ValueError for a number out of range.
     """
 
     log: StreamLog = attrs.field(validator=a_log)
@@ -92,7 +92,7 @@ class StreamGuard:
     told: bool = attrs.field(init=False, default=False)  # in the log, that it did not
     runs: Runs = attrs.field(init=False, factory=Runs)
     readers: Readers = attrs.field(init=False, factory=Readers)
-    max_takeovers: int = attrs.field(kw_only=True, default=2, validator=number(least=0))
+    max_takeovers: int = attrs.field(kw_only=True, default=2, validator=whole_number_from(0))
     resumers: Resumers = attrs.field(init=False, factory=Resumers)  # by the name that a stream's options bear
     _closed: bool = attrs.field(init=False, default=False)
     _swept: float = attrs.field(init=False, default=0.0)
@@ -266,8 +266,8 @@ class StreamGuard:
             return "it was cancelled"
         if endpoint is None:
             return f"its resumer is not known here: {resumer}" if resumer else "it has no resumer that others know"
-        if lease.epoch - 1 > self.max_takeovers:
-            return f"it was taken over {lease.epoch - 2} times already (max_takeovers)"
+        if state.crashes > self.max_takeovers:
+            return f"its process was lost {state.crashes} times (max_takeovers={self.max_takeovers})"
         try:
             source, encoder = await self._resumed(state, endpoint)
         except LogUnavailable:

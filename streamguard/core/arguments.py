@@ -32,6 +32,7 @@ __all__ = [
     "require_whole_number",
     "shown",
     "whole_number",
+    "whole_number_from",
 ]
 
 _SHOWN: Final = 100  # characters of a value; a message is one line
@@ -132,11 +133,20 @@ def whole_number(instance: object, attribute: attrs.Attribute[Any], value: objec
     require_whole_number(attribute.name, value)
 
 
-def require_whole_number(name: str, value: object) -> None:
-    """Raise TypeError unless `value` is an int, ValueError if it is below 1."""
+def whole_number_from(least: int) -> Check:
+    """A validator for a field that holds an int from `least` on."""
+
+    def check(instance: object, attribute: attrs.Attribute[Any], value: object) -> None:
+        require_whole_number(attribute.name, value, least)
+
+    return check
+
+
+def require_whole_number(name: str, value: object, least: int = 1) -> None:
+    """Raise TypeError unless `value` is an int, ValueError if it is below `least`."""
     good = isinstance(value, int) and not isinstance(value, bool)
-    if not good or value < 1:  # type: ignore[operator]  # what is `good` is an int
-        raise (ValueError if good else TypeError)(f"{name} is a whole number of at least 1, not {shown(value)}")
+    if not good or value < least:  # type: ignore[operator]  # what is `good` is an int
+        raise (ValueError if good else TypeError)(f"{name} is a whole number of at least {least}, not {shown(value)}")
 
 
 def no_setting(name: str, value: object, known: Iterable[str], example: str) -> TypeError:

@@ -33,7 +33,7 @@ from typing import Any, Final, Literal, Protocol, runtime_checkable
 
 import attrs
 
-from streamguard.core.arguments import number
+from streamguard.core.arguments import number, whole_number
 from streamguard.core.cursor import Cursor
 from streamguard.core.errors import StreamGuardError
 from streamguard.core.frame import Frame, Row, TextFields
@@ -201,7 +201,8 @@ class StreamState:
 
     `tail` is the last frame's cursor, with the terminal's status once the stream is sealed; `first` the oldest position
     that can be read from; `epoch` the newest lease's, `held` whether that still holds on the store's clock;
-    `cancelled` whether a cancel was recorded; `age` how long ago it was created.
+    `cancelled` whether a cancel was recorded; `age` how long ago it was created; `crashes` how many of its producers
+    were lost: leases that ran out and were taken over. A lease that its holder released is none of them.
     """
 
     info: StreamInfo
@@ -212,6 +213,7 @@ class StreamState:
     cancelled: bool
     age: float
     checkpoint: Checkpointed | None = None
+    crashes: int = 0
 
     @property
     def sealed(self) -> bool:
@@ -224,13 +226,13 @@ class Retention:
 
     `after_end`: seconds that a sealed stream can still be read. `unsealed`: seconds without an append after which a
     stream whose lease ended is given up. `max_bytes`: of one stream; older frames are trimmed above it, those of a
-    stream that is sealed too. Raises TypeError for a limit that is no number, ValueError for one
-    that is not above zero.
+    stream that is sealed too. Raises TypeError for a limit that is no number, or for bytes that are not whole,
+    ValueError for one that is not above zero.
     """
 
     after_end: float = attrs.field(default=600.0, validator=number(above=0))
     unsealed: float = attrs.field(default=3600.0, validator=number(above=0))
-    max_bytes: int = attrs.field(default=64 * 1024 * 1024, validator=number(above=0))
+    max_bytes: int = attrs.field(default=64 * 1024 * 1024, validator=whole_number)
 
 
 def tail_of(after: Cursor, frames: Sequence[Frame]) -> Cursor:
@@ -303,13 +305,15 @@ class StreamLog(Protocol):
         ...
 
     async def release(self, lease: Lease) -> None:
-        """Let the lease go, so that another need not wait for its end. No error where it is lost already."""
+        """Let the lease go, so that another need not wait for its end, and whose takeover is none after a crash. No
+        error where it is lost already."""
         ...
 
     async def take_over(self, sid: str, epoch: int, ttl: float) -> Lease:
         """The lease with epoch + 1, in one step: only if `epoch` is the log's and does not hold any more.
 
-        Raises UnknownStream, StreamSealed, LeaseHeld.
+        Where that ran out, and was not released, `crashes` grows by one in the same step. Raises UnknownStream,
+        StreamSealed, LeaseHeld.
         """
         ...
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Final
 
@@ -23,9 +24,10 @@ from streamguard.log.base import (
 )
 from streamguard.log.waits import Waits, Wakers
 
-__all__ = ["FRAME_COST", "KeptStream", "KeptTail", "cost"]
+__all__ = ["FRAME_COST", "LET_GO", "KeptStream", "KeptTail", "cost"]
 
 FRAME_COST: Final = 240  # bytes that CPython 3.11 spends on a row with its three numbers, without its data
+LET_GO: Final = -math.inf  # when a lease ended that was released
 
 
 def cost(row: Row) -> int:
@@ -45,6 +47,7 @@ class KeptStream:
     rows: list[Row] = attrs.field(factory=list)
     bytes: int = 0
     epoch: int = 1
+    crashes: int = 0
     appended: float = attrs.field(default=attrs.Factory(lambda self: self.created, takes_self=True))
     ended: float | None = None
     forgotten: bool = False
@@ -98,6 +101,13 @@ class KeptStream:
             del self.rows[:count]
             self.bytes -= dropped
         return dropped
+
+    def hand_over(self, until: float) -> None:
+        """To another holder of its lease. A lease that was let go of is no crash."""
+        if self.lease_end != LET_GO:
+            self.crashes += 1
+        self.epoch += 1
+        self.lease_end = until
 
     def cancel(self) -> None:
         """Record a cancel. Raises StreamSealed."""

@@ -18,7 +18,6 @@ waits, a call that changes something from another thread than theirs raises Runt
 from __future__ import annotations
 
 import copy
-import math
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Sequence
@@ -49,7 +48,7 @@ from streamguard.log.base import (
     UnknownStream,
     tail_of,
 )
-from streamguard.log.kept import FRAME_COST, KeptStream, KeptTail, cost
+from streamguard.log.kept import FRAME_COST, LET_GO, KeptStream, KeptTail, cost
 from streamguard.log.waits import Waits, wake
 
 __all__ = ["MemoryLog"]
@@ -208,7 +207,7 @@ class MemoryLog:
     async def release(self, lease: Lease) -> None:
         stream = self._streams.get(lease.sid)
         if stream is not None and stream.epoch == lease.epoch:
-            stream.lease_end = -math.inf
+            stream.lease_end = LET_GO
 
     async def take_over(self, sid: str, epoch: int, ttl: float) -> Lease:
         stream = self._stream(sid)
@@ -217,8 +216,7 @@ class MemoryLog:
         now = self._clock()
         if epoch != stream.epoch or now < stream.lease_end:
             raise LeaseHeld(stream.epoch)
-        stream.epoch += 1
-        stream.lease_end = now + ttl
+        stream.hand_over(now + ttl)
         return Lease(sid, stream.epoch, ttl)
 
     async def signals(self, sid: str, after: int, timeout: float) -> list[Signal]:
@@ -262,6 +260,7 @@ class MemoryLog:
             cancelled=stream.cancelled,
             age=now - stream.created,
             checkpoint=stream.checkpoint,
+            crashes=stream.crashes,
         )
 
     async def signal(self, sid: str, kind: SignalKind, payload: bytes = b"") -> None:

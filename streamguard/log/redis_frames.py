@@ -158,6 +158,7 @@ def state_of(sid: str, now: int, fields: Sequence[bytes]) -> StreamState:
             cancelled=b"cancelled" in found,
             age=max(0, now - int(found[b"created"])) / 1000,
             checkpoint=None if at is None else Checkpointed(cursor_of(sid, at), found[b"state"]),
+            crashes=int(found.get(b"crashes", 0)),
         )
     except (KeyError, ValueError):
         raise damaged("a stream") from None

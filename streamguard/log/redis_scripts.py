@@ -2,8 +2,8 @@
 
 A stream is three keys of one hash slot, `<prefix>{<sid>}:` and
 
-    meta      a hash: info, epoch, tail, first, held (until when its lease does), created, expires, signals, cancelled,
-              and the last checkpoint: state, at
+    meta      a hash: info, epoch, tail, first, held (until when its lease does; 0: it was released), created, expires,
+              signals, cancelled, crashes (none: 0), and the last checkpoint: state, at
     frames    a stream of Redis: entry `<seq>-1` is frame `seq`, and the first entry is the position before the others,
               so that each position that can be read from is an entry that can be looked at
     signals   a stream of Redis: entry `<number>-1`
@@ -194,6 +194,7 @@ local time = now()
 if found[1] ~= ARGV[1] or time < tonumber(found[5]) then return {'held', found[1]} end
 local held = time + ARGV[2]
 redis.call('HSET', meta, 'epoch', string.format('%.0f', found[1] + 1), 'held', held)
+if found[5] ~= '0' then redis.call('HINCRBY', meta, 'crashes', 1) end  -- it ran out
 keep(time, held, ARGV[3], found[4])
 return 1
 """)

@@ -43,6 +43,7 @@ from streamguard.log.sqlite_recent import Recent, Tail
 __all__ = ["Book"]
 
 _MOST: Final = 4096  # streams that the writer keeps in mind, each with a block of 4 kB and its newest frames
+_LET_GO: Final = -math.inf  # when a lease ended that was released
 _RELEASES_KEY: Final = ("failed", "cancelled")  # who ended so may ask again under the same idempotency key
 _GIVES_WAY: Final = 0.05  # seconds that appends may wait while the write-ahead log is emptied beside readers
 _SLICE: Final = 256  # blocks, about 1 MB, that are deleted in one transaction
@@ -159,7 +160,7 @@ class Book:
         )
         assert inserted.lastrowid is not None
         zero = cursor_zero(info.sid)
-        kept = Kept(inserted.lastrowid, info.sid, zero, zero, 1, self.now + ttl, self.now, False, 0)
+        kept = Kept(inserted.lastrowid, info.sid, zero, zero, 1, self.now + ttl, self.now, False, 0, 0)
         self._streams[info.sid] = kept
         self._changed(kept)
         self.ours.add(info.sid)
@@ -207,7 +208,7 @@ class Book:
     def release(self, lease: Lease) -> None:
         kept = self._find(lease.sid)
         if kept is not None and kept.epoch == lease.epoch:
-            kept.until = -math.inf
+            kept.until = _LET_GO
             self._changed(kept)
             self._left(kept.sid)
 
@@ -217,6 +218,8 @@ class Book:
             raise StreamSealed(kept.tail)
         if epoch != kept.epoch or self.now < kept.until:
             raise LeaseHeld(kept.epoch)
+        if kept.until != _LET_GO:
+            kept.crashes += 1
         kept.epoch += 1
         kept.until = self.now + ttl
         self._changed(kept)
@@ -308,8 +311,9 @@ class Book:
             row = head_of(self.opened.connection, sid)
             if row is not None:
                 kept = Kept(
-                    row.id, sid, row.tail, row.first, row.epoch, row.until, row.touched, row.cancelled, row.signals
-                )
+                    row.id, sid, row.tail, row.first, row.epoch, row.until, row.touched, row.cancelled, row.signals,
+                    row.crashes,
+                )  # fmt: skip
                 before = self._doubtful.pop(sid, None)
                 if before is not None and before.tail == kept.tail and before.id == kept.id:
                     kept.block, kept.base, kept.recent = before.block, before.base, before.recent

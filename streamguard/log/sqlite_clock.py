@@ -47,7 +47,8 @@ def set_clock(connection: sqlite3.Connection) -> float:
             (newest,) = connection.execute("SELECT max(touched) FROM tails").fetchone()
             # Not before what is written: a clock that was reset would make streams younger than nothing.
             shift = max(time.time(), newest or 0.0) - uptime()
-            connection.execute("UPDATE tails SET until = 0")
+            # One that was released (-inf) stays so: else its takeover would count as one after a crash.
+            connection.execute("UPDATE tails SET until = 0 WHERE until > 0")
             connection.execute("REPLACE INTO clock (id, start, shift) VALUES (1, ?, ?)", (start(), shift))
         connection.execute("COMMIT")
     except BaseException:

@@ -29,7 +29,7 @@ Durability = Literal["process", "power"]
 
 BUSY: Final = 2.0  # seconds that somebody else may keep the file locked
 _APPLICATION: Final = 0x53474C47  # in the file's header: "SGLG"
-_VERSION: Final = 1
+_VERSION: Final = 2
 
 _SCHEMA: Final = """
 CREATE TABLE streams (
@@ -41,7 +41,7 @@ CREATE TABLE tails (
     id INTEGER PRIMARY KEY, epoch INTEGER NOT NULL, seq INTEGER NOT NULL, "offset" INTEGER NOT NULL,
     crc INTEGER NOT NULL, status TEXT, until REAL NOT NULL, touched REAL NOT NULL,
     first_seq INTEGER NOT NULL, first_offset INTEGER NOT NULL, first_crc INTEGER NOT NULL,
-    cancelled INTEGER NOT NULL, signals INTEGER NOT NULL);
+    cancelled INTEGER NOT NULL, signals INTEGER NOT NULL, crashes INTEGER NOT NULL);
 CREATE TABLE blocks (
     id INTEGER PRIMARY KEY, stream INTEGER NOT NULL, seq INTEGER NOT NULL, "offset" INTEGER NOT NULL,
     crc INTEGER NOT NULL, data BLOB NOT NULL);
@@ -208,6 +208,11 @@ class LogFile:
             raise LogUnavailable(
                 f"{self.path} was written by a newer streamguard (schema {version}; this one reads {_VERSION}): "
                 "upgrade this process, or give it another file"
+            )
+        if 0 < version < _VERSION:  # of a program that was never released
+            raise LogUnavailable(
+                f"{self.path} was written by an older streamguard (schema {version}; this one reads {_VERSION}): "
+                "remove it, or give this process another file"
             )
         return int(version)
 

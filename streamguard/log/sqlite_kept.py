@@ -50,6 +50,7 @@ class Kept:
     touched: float
     cancelled: bool
     signals: int
+    crashes: int
     block: Filling | None = None
     base: Cursor = attrs.field(default=attrs.Factory(lambda self: self.tail, takes_self=True))
     recent: list[Row] = attrs.field(factory=list)  # those behind `base`
@@ -59,7 +60,7 @@ class Kept:
         _, *first, _ = self.first
         return (
             self.id, self.epoch, seq, offset, crc, status, self.until, self.touched,
-            *first, self.cancelled, self.signals,
+            *first, self.cancelled, self.signals, self.crashes,
         )  # fmt: skip
 
 

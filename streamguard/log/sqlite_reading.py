@@ -41,7 +41,8 @@ __all__ = [
 ]
 
 COLUMNS: Final = (
-    'id, epoch, seq, "offset", crc, status, until, touched, first_seq, first_offset, first_crc, cancelled, signals'
+    'id, epoch, seq, "offset", crc, status, until, touched, first_seq, first_offset, first_crc, cancelled, signals, '
+    "crashes"
 )
 _TAILS: Final = ", ".join("tails." + name.strip() for name in COLUMNS.split(","))
 _BLOCK: Final = 'id, seq, "offset", crc, data'
@@ -58,6 +59,7 @@ class Head(NamedTuple):
     first: Cursor
     cancelled: bool
     signals: int
+    crashes: int
 
 
 class Block(NamedTuple):
@@ -74,8 +76,8 @@ def digest(*parts: str | None) -> bytes:
 
 
 def _head(sid: str, row: tuple[Any, ...]) -> Head:
-    number, epoch, seq, offset, crc, status, until, touched, first_seq, first_offset, first_crc, cancelled, last = row
-    _require_ints(epoch, seq, offset, crc, first_seq, first_offset, first_crc, cancelled, last)
+    number, epoch, seq, offset, crc, status, until, touched, *first, cancelled, last, crashes = row
+    _require_ints(epoch, seq, offset, crc, *first, cancelled, last, crashes)
     if type(until) is not float or type(touched) is not float or not (status is None or type(status) is str):
         raise Damaged
     return Head(
@@ -84,9 +86,10 @@ def _head(sid: str, row: tuple[Any, ...]) -> Head:
         Cursor(sid, seq, offset, crc, status),
         until,
         touched,
-        Cursor(sid, first_seq, first_offset, first_crc),
+        Cursor(sid, *first),
         bool(cancelled),
         last,
+        crashes,
     )
 
 
@@ -189,6 +192,7 @@ def read_state(connection: sqlite3.Connection, sid: str, now: float) -> StreamSt
         cancelled=head.cancelled,
         age=now - created,
         checkpoint=None if row is None else Checkpointed(Cursor(sid, *row[:3]), unpadded(row[3])),
+        crashes=head.crashes,
     )
 
 

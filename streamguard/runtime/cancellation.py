@@ -40,17 +40,32 @@ class OutsideCancellation:
             self._task = None
         self._before = self._count()
 
+    @property
+    def by_scope(self) -> bool:
+        """Whether a scope that the caller is in is cancelled."""
+        return anyio.current_effective_deadline() == -float("inf")
+
     def requested(self, *, unknown: bool) -> bool:
         """Whether this task was cancelled since, by a scope or by itself.
 
         `unknown` is the answer for a task that keeps no count (Python 3.10).
         """
-        if anyio.current_effective_deadline() == -float("inf"):
+        if self.by_scope:
             return True
         if self._task is None:
             return False
         count = self._count()
         return unknown if count is None else count > (self._before or 0)
+
+    def pass_on(self, other: OutsideCancellation) -> None:
+        """After this task was interrupted, and not by a scope: cancel `other`'s as often as this one was."""
+        mine, theirs = self._since(), other._since()
+        if mine is None or theirs is None or mine > theirs:  # else all tasks of the loop were cancelled
+            other._task.cancel()
+
+    def _since(self) -> int | None:
+        count = self._count()
+        return None if count is None else count - (self._before or 0)
 
     async def repeat(self) -> NoReturn:
         """Raise once more what was requested."""

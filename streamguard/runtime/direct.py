@@ -14,10 +14,11 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Any, Generic, TypeVar
 
 import anyio
+import anyio.lowlevel
 
 from streamguard.core.errors import Failure, failure_from
 from streamguard.core.items import Item
@@ -69,6 +70,7 @@ class DirectDriver(Generic[T]):
         self._request_id = request_id
         self._clock = timing.clock
         self._line: Connection[T] = Connection(sink, timing.clock, timing.write)
+        self._part: str = getattr(stage, "part", "")  # of a stream in a log
         # For the log. Never the whole sid, which grants access to the stream.
         self._name = stage.cursor.sid[:8] + (f" (request {request_id[:64]})" if request_id else "")
         self._end: Ending[T] = Ending(stage, self._line, timing, name=self._name, abort=abort)
@@ -80,7 +82,11 @@ class DirectDriver(Generic[T]):
         self._started = self._clock()
         self._first_item: float | None = None
         self._abandoned = False
-        self._fatal: BaseException | None = None  # raised when all is done; in a task of a group it would be wrapped
+        self._inside: OutsideCancellation | None = None  # the driver's task, once it runs
+        # Raised when all is done: what ends the program, which a group would wrap, and a cancellation of the task that
+        # serves.
+        self._fatal: BaseException | None = None
+        self._asked: BaseException | None = None
 
     @property
     def exception(self) -> Exception | None:
@@ -93,29 +99,27 @@ class DirectDriver(Generic[T]):
         Raises nothing for what source, policy or reader did, except in peek mode before the headers went out.
         """
         self._thread = threading.get_ident()
-        self._outside = OutsideCancellation()
+        outside = OutsideCancellation()
         try:
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(self._whole, tasks.cancel_scope)
-                tasks.start_soon(self._watch.run, self._abandon)
-                await self._watch_reader()
-            await self._end.finish_soon()  # where the group took a cancellation of the source's own for its own
+                await self._serve(outside)
         except anyio.get_cancelled_exc_class():
-            await self._end.finish_soon()
-            if self._outside.requested(unknown=True):
+            if outside.requested(unknown=True):
                 raise
-        except BaseException as exc:  # a fault of this module: whatever it is, the stream ends in one Outcome
-            if leaf(exc, *FATAL) is not None:
-                raise
-            logger.exception("stream %s: its driver failed", self._name)
-            self._end.why = self._end.why or Why("failed", Failure("internal", "the driver of the stream failed"))
-            await self._end.finish_soon()
+        except BaseException as exc:  # a fault of this module, or of the transport
+            self._fatal = self._fatal or leaf(exc, *FATAL)
+            if self._fatal is None:
+                logger.exception("stream %s: its driver failed", self._name)
         finally:
-            await self._report()
+            if self.outcome is None:
+                await self._never_begun()
         if self._fatal is not None:
             raise self._fatal
-        if self._outside.requested(unknown=False):
-            await self._outside.repeat()  # one that came together with ours
+        if self._asked is not None:
+            raise self._asked
+        if outside.requested(unknown=False):
+            await outside.repeat()  # one that came together with ours
         if self.exception is not None and not self._line.opened:
             raise self.exception
         assert self.outcome is not None
@@ -127,14 +131,76 @@ class DirectDriver(Generic[T]):
             raise RuntimeError("cancel a stream from its event loop, for example by loop.call_soon_threadsafe")
         self._watch.stop(Why("cancelled", failure or Failure("cancelled", "the stream was cancelled")))
 
+    # ---- the serving task ---------------------------------------------------------------------
+
+    async def _serve(self, outside: OutsideCancellation) -> None:
+        """Wait for the reader to leave, then for the driver, which ends this by its scope.
+
+        A cancellation of this task alone is the driver's: passed on as it is, once. By the scope of the group it would
+        come again at every await, the source's clean-up included.
+        """
+        wait: Callable[[], Awaitable[None]] = self._watch_reader
+        while True:
+            try:
+                await wait()
+                wait = anyio.sleep_forever
+            except anyio.get_cancelled_exc_class() as exc:
+                if outside.by_scope:  # which reaches the driver by itself
+                    raise
+                if not outside.requested(unknown=True):  # the transport's own
+                    wait = anyio.sleep_forever
+                elif self._inside is None:
+                    raise
+                else:
+                    outside.pass_on(self._inside)
+                    self._asked = self._asked or exc
+                await anyio.lowlevel.cancel_shielded_checkpoint()  # one that raises at once would keep the loop busy
+
+    async def _watch_reader(self) -> None:
+        try:
+            await self.sink.gone()
+        except Exception as exc:
+            logger.warning("stream %s: its transport raised %r, and is taken for gone", self._name, exc)
+        self._line.leave()
+        self._watch.stop_now(GONE)
+
+    async def _never_begun(self) -> None:
+        """The driver's task was cancelled before its first step: nothing was sent, and the source has not begun."""
+        self._end.why = self._end.why or SHUTDOWN
+        with anyio.CancelScope(shield=True):
+            with anyio.move_on_after(self.timing.close):
+                await self._close_source()
+            await self._report()
+
     # ---- the driver ---------------------------------------------------------------------------
 
     async def _whole(self, tasks: anyio.CancelScope) -> None:
-        """The driver's task, which ends the watchers'."""
-        await self._drive()
-        await self._line.settled()
-        await self._end.finish()
-        tasks.cancel()
+        """The driver's task: all of the stream, whatever comes. It ends the waiting of the one that serves."""
+        self._inside = OutsideCancellation()
+        try:
+            async with anyio.create_task_group() as watchers:  # over before what follows: it writes, too
+                watchers.start_soon(self._watch.run, self._abandon)
+                await self._drive()
+                await self._line.settled()
+                await self._end.finish()
+                watchers.cancel_scope.cancel()
+            await self._end.finish_soon()  # where the group took a cancellation of the source's own for its own
+        except anyio.get_cancelled_exc_class():
+            await self._end.finish_soon()
+            if self._inside.requested(unknown=True):
+                raise
+        except BaseException as exc:  # a fault of this module: whatever it is, the stream ends in one Outcome
+            self._fatal = self._fatal or leaf(exc, *FATAL)
+            logger.exception("stream %s: its driver failed", self._name)
+            self._end.why = self._end.why or Why("failed", Failure("internal", "the driver of the stream failed"))
+            await self._end.finish_soon()
+        finally:
+            try:
+                await self._report()
+            except FATAL as exc:
+                self._fatal = exc
+            finally:
+                tasks.cancel()
 
     async def _drive(self) -> None:
         """Drive the source, say the last words, close it."""
@@ -172,7 +238,9 @@ class DirectDriver(Generic[T]):
                 self._pressure = StreamPressure(stage, self._line.unsent, self._clock)
             while await self._loop(turns):
                 pass
-        except Lost:
+        except Lost as exc:
+            if not self._part and isinstance(exc.__cause__, Exception) and not isinstance(exc.__cause__, OSError):
+                logger.warning("stream %s: its transport refused a part with %r", self._name, exc.__cause__)
             end.why = end.why or lost(self._line)
         except BaseException as exc:
             if leaf(exc, anyio.get_cancelled_exc_class(), *FATAL) is not None:
@@ -181,8 +249,9 @@ class DirectDriver(Generic[T]):
             end.why = end.why or Why("failed", failure_from(exc), plain)
         finally:
             self._watch.parked = None
-        if not self._scope.cancel_called and self._outside.requested(unknown=False):
-            await self._outside.repeat()  # the source hid it; half an answer must not pass for a whole one
+        assert self._inside is not None
+        if not self._scope.cancel_called and self._inside.requested(unknown=False):
+            await self._inside.repeat()  # the source hid it; half an answer must not pass for a whole one
 
     async def _loop(self, turns: LoopTurns[Item]) -> bool:
         """The hot path, the source item by item. Parked until it awaits something else: in between nobody else runs.
@@ -260,7 +329,8 @@ class DirectDriver(Generic[T]):
     async def _interrupted(self, exc: BaseException) -> None:
         """The driver was interrupted, not by us: from outside, or by what the source awaited."""
         end = self._end
-        if leaf(exc, *FATAL) is None and not self._outside.requested(unknown=True):
+        assert self._inside is not None
+        if leaf(exc, *FATAL) is None and not self._inside.requested(unknown=True):
             end.why = end.why or Why("failed", Failure("source_error", type(exc).__name__))
         elif not end.begun:
             end.why = end.why or SHUTDOWN
@@ -283,7 +353,7 @@ class DirectDriver(Generic[T]):
             status="failed" if why is None else why.status,
             failure=None if why is None else why.failure,
             opened=self._line.opened,
-            left=self._line.lost or why is GONE,
+            left=self._line.lost or self._line.torn or why is GONE,
             times=(self._started, self._first_item, self._line.first_byte, self._clock()),
             request_id=self._request_id,
             abandoned=self._abandoned,
@@ -292,14 +362,6 @@ class DirectDriver(Generic[T]):
         if self._on_end is not None:
             with anyio.CancelScope(shield=True):
                 await deliver(self.outcome, self._on_end)
-
-    async def _watch_reader(self) -> None:
-        try:
-            await self.sink.gone()
-        except Exception as exc:
-            logger.warning("stream %s: its transport raised %r, and is taken for gone", self._name, exc)
-        self._line.leave()
-        self._watch.stop_now(GONE)
 
     async def _abandon(self) -> None:
         """The source does not stop: the stream is over without it."""

@@ -99,7 +99,7 @@ class Ending(Generic[T]):
         await self.last_words()
         await self._end_connection()
         await self._line.part()
-        if self._line.slow:  # all was written, and is not taken: the connection was dropped with it
+        if self._line.slow and self._stage.status is not None:  # written to its end, and not taken to it
             self._tell_dropped()
         self._finished = True
 

@@ -22,7 +22,7 @@ import anyio
 import anyio.abc
 import attrs
 
-from streamguard.core.arguments import number
+from streamguard.core.arguments import number, whole_number_from
 from streamguard.core.errors import Failure
 from streamguard.runtime.background import Background
 from streamguard.runtime.producer import Producer
@@ -34,8 +34,6 @@ SIGN: Final = 10.0  # seconds between two signs that a stream is read at another
 PRESENCE: Final = 25.0  # seconds that one counts: two signs, and the way of the second
 
 LEFT = Failure("gone", "the reader left")
-
-_LIMIT: Final = attrs.validators.optional(number(least=0))
 
 logger = logging.getLogger("streamguard")
 
@@ -60,8 +58,8 @@ class Detach:
 class ReadOn:
     """Generation goes on for so many items, or seconds, without a reader; whichever comes first."""
 
-    items: int | None = attrs.field(default=None, validator=_LIMIT)
-    seconds: float | None = attrs.field(default=None, validator=_LIMIT)
+    items: int | None = attrs.field(default=None, validator=attrs.validators.optional(whole_number_from(0)))
+    seconds: float | None = attrs.field(default=None, validator=attrs.validators.optional(number(least=0)))
 
     @property
     def grace(self) -> float:

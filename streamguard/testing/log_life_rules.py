@@ -180,6 +180,21 @@ async def _released(case: LogCase) -> None:
     case.same((state.epoch, state.held), (2, True), "epoch and `held`, after a release by who lost the lease")
 
 
+async def _crashes(case: LogCase) -> None:
+    """A producer was lost whose lease ran out, and was taken over."""
+    lease, tail = await case.started(b"a", ttl=SHORT)
+    for lost, count in ((False, 0), (True, 1), (False, 1), (True, 2)):
+        await (case.lapse(lease.sid) if lost else case.log.release(lease))
+        case.same((await case.other.state(lease.sid)).crashes, count - lost, "`crashes`, before a takeover")
+        newer = await case.other.take_over(lease.sid, lease.epoch, SHORT)
+        await case.log.release(lease)
+        await case.refused(LeaseHeld, case.log.take_over(lease.sid, lease.epoch, LONG), "take_over of an older epoch")
+        lease, what = newer, "ran out" if lost else "was released"
+        case.same((await case.log.state(lease.sid)).crashes, count, f"`crashes`, after a takeover of what {what}")
+    await case.log.append(lease, tail, framed(tail, b"", status="complete"))
+    case.same((await case.other.state(lease.sid)).crashes, 2, "`crashes`, once the stream is sealed")
+
+
 async def _cancelled(case: LogCase) -> None:
     lease, tail = await case.started(b"a")
     await case.other.signal(lease.sid, "grant", b"64")
@@ -366,6 +381,7 @@ LIFE_RULES: Final[dict[str, Rule]] = {
     "L3: a lease holds for its ttl": _renewed,
     "L3: what renew and take_over refuse": _renewal_refused,
     "release: another need not wait": _released,
+    "L3: a lease that ran out is a crash, one that was released is none": _crashes,
     "L7: a cancel is recorded for good": _cancelled,
     "L7: a cancel of a stream that ended is refused": _cancelled_late,
     "signals: numbered, kept, waited for": _signals,

@@ -130,7 +130,8 @@ def _rows(together: int) -> tuple[_Rows, _Rows]:
         for stream in range(STREAMS)
         for seq in range(first, first + together)
     ]
-    tails = [(row[0], 1, *row[1:4], None, 1e6, 1e6, 0, 0, 0x12345678, 0, 0) for row in rows[together - 1 :: together]]
+    ends = rows[together - 1 :: together]
+    tails = [(row[0], 1, *row[1:4], None, 1e6, 1e6, 0, 0, 0x12345678, 0, 0, 0) for row in ends]
     return rows, tails
 
 
@@ -147,13 +148,13 @@ def _tables() -> Iterator[Callable[[_Rows, _Rows], None]]:
         )
         connection.execute(
             'CREATE TABLE tails (id INTEGER PRIMARY KEY, epoch, seq, "offset", crc, status, until, touched, first_seq, '
-            "first_offset, first_crc, cancelled, signals)"
+            "first_offset, first_crc, cancelled, signals, crashes)"
         )
 
         def store(rows: _Rows, tails: _Rows) -> None:
             connection.execute("BEGIN IMMEDIATE")
             connection.executemany("INSERT INTO frames VALUES (?, ?, ?, ?, ?, ?, ?, ?)", rows)
-            connection.executemany("REPLACE INTO tails VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", tails)
+            connection.executemany("REPLACE INTO tails VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", tails)
             connection.execute("COMMIT")
 
         yield store

@@ -20,6 +20,7 @@ from streamguard.core.arguments import (
     require_callable,
     shown,
     whole_number,
+    whole_number_from,
 )
 
 
@@ -87,6 +88,10 @@ def refuses(check: Any, value: object) -> str:
         (whole_number, "x", "TypeError: size is a whole number of at least 1, not 'x'"),
         (whole_number, 1.5, "TypeError: size is a whole number of at least 1, not 1.5"),
         (whole_number, True, "TypeError: size is a whole number of at least 1, not True"),
+        (whole_number_from(0), 0, ""),
+        (whole_number_from(0), -1, "ValueError: size is a whole number of at least 0, not -1"),
+        (whole_number_from(0), 1.0, "TypeError: size is a whole number of at least 0, not 1.0"),
+        (whole_number_from(0), False, "TypeError: size is a whole number of at least 0, not False"),
     ],
 )
 def test_a_field_says_in_one_line_what_it_may_be(check: Any, value: object, said: str) -> None:

@@ -291,6 +291,21 @@ def test_a_stage_says_whether_its_policy_may_name_a_deadline(policy: FlushPolicy
     assert FlushStage(policy).timed is timed
 
 
+@pytest.mark.parametrize(
+    ("policy", "every", "wanted"),
+    [
+        (Immediate(), 1, 1),
+        (EveryTokens(8), 8, 1),
+        (EveryTokens(8, first="policy"), 8, 8),
+        (EveryBytes(8), 0, 0),
+        (Within(1.0), 0, 0),
+    ],
+)
+def test_a_policy_that_only_counts_pieces_is_known_by_their_number(policy: Any, every: int, wanted: int) -> None:
+    stage = FlushStage(policy)
+    assert (stage.every, stage.wanted) == (every, wanted)
+
+
 @pytest.mark.parametrize("given", [[EveryTokens(8), Within(1)], (EveryTokens(8),)])
 def test_policies_in_a_list_are_to_be_passed_one_by_one(given: Any) -> None:
     with pytest.raises(TypeError, match=r"^pass the policies one by one: any_of\(EveryTokens\(8\), Within\(0\.04\)\)$"):

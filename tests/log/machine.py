@@ -79,6 +79,8 @@ class Stream:
     frames: list[Frame] = attrs.field(factory=list)
     old_leases: list[Lease] = attrs.field(factory=list)
     checkpoint: Checkpointed | None = None
+    released: bool = False
+    crashes: int = 0
     cancelled: bool = False
     ended: float | None = None
     signals: list[Signal] = attrs.field(factory=list)
@@ -168,12 +170,18 @@ class LogMachine(RuleBasedStateMachine):
         """Note an append that succeeded, and read it back."""
         assert self.run(self.other.read(stream.tail)) == list(frames)
         stream.frames += frames
-        stream.lease_end = self.now + TTL
+        stream.lease_end, stream.released = self.now + TTL, False
         if frames:
             stream.appended = self.now
             stream.ended = self.now if frames[-1].status else None
         if checkpoint is not None:
             stream.checkpoint = Checkpointed(stream.tail, checkpoint)
+
+    def handed_over(self, stream: Stream, lease: Lease) -> None:
+        """Note a takeover."""
+        stream.old_leases.append(stream.lease)
+        stream.crashes += not stream.released
+        stream.lease, stream.lease_end, stream.released = lease, self.now + TTL, False
 
     # ---- who starts ---------------------------------------------------------------------------
 
@@ -290,13 +298,13 @@ class LogMachine(RuleBasedStateMachine):
         if stream := self.some(data):
             answer = self.says(self.log.renew(stream.lease))
             assert answer is (None if stream.ended is None else StreamSealed)
-            stream.lease_end = self.now + TTL
+            stream.lease_end, stream.released = self.now + TTL, False
 
     @rule(data=st.data())
     def release(self, data: st.DataObject) -> None:
         if stream := self.some(data):
             self.run(self.log.release(stream.lease))
-            stream.lease_end = self.now
+            stream.lease_end, stream.released = self.now, True
 
     @rule(data=st.data(), ahead=st.sampled_from([0, 0, 0, 1, -1]))
     def take_over(self, data: st.DataObject, ahead: int) -> None:
@@ -309,8 +317,7 @@ class LogMachine(RuleBasedStateMachine):
                 assert answer is LeaseHeld
             else:
                 assert answer == Lease(stream.info.sid, epoch + 1, TTL)
-                stream.old_leases.append(stream.lease)
-                stream.lease, stream.lease_end = answer, self.now + TTL
+                self.handed_over(stream, answer)
 
     @rule(data=st.data(), asleep=st.booleans())
     def producer_dies(self, data: st.DataObject, asleep: bool) -> None:
@@ -321,11 +328,10 @@ class LogMachine(RuleBasedStateMachine):
                 self.now += TTL
             else:
                 self.run(self.log.release(stream.lease))
+                stream.released = True
             old = stream.lease
-            stream.lease = self.run(self.other.take_over(stream.info.sid, old.epoch, TTL))
-            stream.lease_end = self.now + TTL
+            self.handed_over(stream, self.run(self.other.take_over(stream.info.sid, old.epoch, TTL)))
             assert stream.lease == Lease(stream.info.sid, old.epoch + 1, TTL)
-            stream.old_leases.append(old)
             assert self.says(self.log.append(old, stream.tail, framed(stream.tail, b"never"))) is LeaseLost
             self.run(self.log.release(old))
 
@@ -486,6 +492,7 @@ class LogMachine(RuleBasedStateMachine):
             assert state.tail == stream.tail
             assert state.first == stream.at(0)
             assert (state.epoch, state.cancelled) == (stream.lease.epoch, stream.cancelled)
+            assert state.crashes == stream.crashes
             assert state.sealed is (stream.ended is not None)
             assert state.sealed or state.held is self.held(stream)
             assert state.checkpoint == stream.checkpoint

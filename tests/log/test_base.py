@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from typing import Any
 
@@ -60,11 +61,18 @@ def test_frames_that_do_not_follow_are_refused(frames: list[Frame]) -> None:
         tail_of(ZERO, frames)
 
 
-@pytest.mark.parametrize("field", ["after_end", "unsealed", "max_bytes"])
-@pytest.mark.parametrize("value", [0, -1, math.nan])
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [*itertools.product(["after_end", "unsealed"], [0, -1, math.nan]), ("max_bytes", 0), ("max_bytes", -1)],
+)
 def test_a_limit_is_above_zero(field: str, value: float) -> None:
     with pytest.raises(ValueError, match=field):
         Retention(**{field: value})  # type: ignore[arg-type]  # which is what is refused
+
+
+def test_a_part_of_a_byte_is_no_limit() -> None:
+    with pytest.raises(TypeError, match=r"^max_bytes is a whole number of at least 1, not 1\.5$"):
+        Retention(max_bytes=1.5)  # type: ignore[arg-type]  # which is what is refused
 
 
 def test_every_error_says_what_it_is_about_and_keeps_it() -> None:

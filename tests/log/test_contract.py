@@ -26,6 +26,7 @@ from streamguard.log.base import (
     StreamState,
     UnknownStream,
 )
+from streamguard.log.kept import LET_GO
 from streamguard.log.memory import MemoryLog
 from streamguard.testing.contract import ContractBroken
 from streamguard.testing.log_append_rules import APPEND_RULES
@@ -395,6 +396,35 @@ class ReleasesAny(MemoryLog):
             stream.lease_end = 0.0
 
 
+class EachACrash(MemoryLog):
+    """Does not tell a lease that was released from one that ran out."""
+
+    async def state(self, sid: str) -> StreamState:
+        state = await super().state(sid)
+        return attrs.evolve(state, crashes=state.epoch - 1)
+
+
+class NoCrash(MemoryLog):
+    async def state(self, sid: str) -> StreamState:
+        return attrs.evolve(await super().state(sid), crashes=0)
+
+
+class LastCrash(MemoryLog):
+    """Says how the last producer went, and forgets the others."""
+
+    async def take_over(self, sid: str, epoch: int, ttl: float) -> Lease:
+        self._streams[sid].crashes = 0
+        return await super().take_over(sid, epoch, ttl)
+
+
+class EarlyCrash(MemoryLog):
+    """Counts who is silent, though nobody took over yet: that one may come back."""
+
+    async def state(self, sid: str) -> StreamState:
+        state, released = await super().state(sid), self._streams[sid].lease_end == LET_GO
+        return attrs.evolve(state, crashes=state.crashes + (not state.held and not state.sealed and not released))
+
+
 class ForgetsCancel(MemoryLog):
     async def take_over(self, sid: str, epoch: int, ttl: float) -> Lease:
         lease = await super().take_over(sid, epoch, ttl)
@@ -570,6 +600,10 @@ WRONG: dict[type[MemoryLog], str] = {
     Hasty: "L3: one takes over, once the lease ended",
     Unrenewed: "L3: a lease holds for its ttl",
     ReleasesAny: "release: another need not wait",
+    EachACrash: "L3: a lease that ran out is a crash, one that was released is none",
+    NoCrash: "L3: a lease that ran out is a crash, one that was released is none",
+    LastCrash: "L3: a lease that ran out is a crash, one that was released is none",
+    EarlyCrash: "L3: a lease that ran out is a crash, one that was released is none",
     ForgetsCancel: "L7: a cancel is recorded for good",
     CancelsLate: "L7: a cancel of a stream that ended is refused",
     SignalsOnce: "signals: numbered, kept, waited for",

@@ -317,6 +317,20 @@ async def test_a_restart_of_the_machine_ends_the_leases_and_streams_keep_their_a
 
 
 @pytest.mark.anyio
+async def test_a_restart_of_the_machine_is_a_crash_but_for_who_had_let_go(path: Path, machine: Machine) -> None:
+    log = SQLiteLog(path)
+    released, held = [await log.create(StreamInfo(new_sid()), 10 * TTL) for _ in range(2)]
+    await log.release(released)
+    await log.aclose()
+    machine.start = "second"
+    log = SQLiteLog(path)
+    for lease, crashes in ((released, 0), (held, 1)):
+        await log.take_over(lease.sid, 1, TTL)
+        assert (await log.state(lease.sid)).crashes == crashes
+    await log.aclose()
+
+
+@pytest.mark.anyio
 async def test_where_starts_have_no_name_a_clock_that_went_back_tells_of_one(path: Path, machine: Machine) -> None:
     machine.start = ""
     log = SQLiteLog(path)
@@ -540,7 +554,7 @@ def test_a_reader_here_is_given_what_is_committed_though_the_writer_has_more_in_
 def test_the_newest_frames_are_dropped_into_another_list() -> None:
     """Who looks at the list in another thread counts on where each frame stands."""
     zero = cursor_zero(new_sid())
-    kept = Kept(1, zero.sid, zero, zero, 1, 0.0, 0.0, False, 0)
+    kept = Kept(1, zero.sid, zero, zero, 1, 0.0, 0.0, False, 0, 0)
     frames = framed(zero, *[b"x"] * 100)
     remember(kept, frames[:64])
     before, held = kept.recent, list(kept.recent)

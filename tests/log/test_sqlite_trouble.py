@@ -339,16 +339,25 @@ async def test_a_database_of_something_else_is_refused_and_left_as_it_is(tmp_pat
     assert content(path) == before
 
 
-async def test_a_newer_schema_is_refused_with_what_to_do(log: SQLiteLog, path: Path) -> None:
+@pytest.mark.parametrize(
+    ("version", "said"),
+    [
+        (1, r"an older streamguard \(schema 1; this one reads 2\): remove it, or"),
+        (3, r"a newer streamguard \(schema 3; this one reads 2\): upgrade"),
+    ],
+)
+async def test_another_schema_is_refused_with_what_to_do(log: SQLiteLog, path: Path, version: int, said: str) -> None:
     await started(log, b"a")
     await log.aclose()
     connection = sqlite3.connect(path)
-    connection.execute("PRAGMA user_version = 2")
+    connection.execute(f"PRAGMA user_version = {version}")
     connection.close()
-    newer = SQLiteLog(path)
-    with pytest.raises(LogUnavailable, match=r"newer streamguard \(schema 2; this one reads 1\): upgrade"):
-        await started(newer)
-    await newer.aclose()
+    before = content(path)
+    other = SQLiteLog(path)
+    with pytest.raises(LogUnavailable, match=said):
+        await started(other)
+    await other.aclose()
+    assert content(path) == before
 
 
 async def test_what_is_no_database_is_refused(path: Path) -> None:

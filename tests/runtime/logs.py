@@ -66,6 +66,10 @@ class Store(MemoryLog):
     async def take_over(self, sid: str, epoch: int, ttl: float) -> Lease:
         return await self._call("take_over", lambda: super(Store, self).take_over(sid, epoch, ttl))
 
+    def lose(self, sid: str) -> None:
+        """Its lease runs out now, and was not released: as of a process that died."""
+        self._streams[sid].lease_end = anyio.current_time()
+
     async def _call(self, name: str, call: Callable[[], Awaitable[T]]) -> T:
         self.calls.append(name)
         await self._step(name)

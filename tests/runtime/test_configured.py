@@ -79,7 +79,8 @@ def one(request: Any) -> str:
         ({"patience": None}, "patience is a number of zero or more, not None"),
         ({"max_readers": "8"}, "max_readers is a whole number of at least 1, not '8'"),
         ({"max_readers": 2.5}, "max_readers is a whole number of at least 1, not 2.5"),
-        ({"max_takeovers": "2"}, "max_takeovers is a number of zero or more, not '2'"),
+        ({"max_takeovers": "2"}, "max_takeovers is a whole number of at least 0, not '2'"),
+        ({"max_takeovers": 1.5}, "max_takeovers is a whole number of at least 0, not 1.5"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
@@ -96,7 +97,7 @@ def test_an_argument_of_another_kind_is_refused(options: dict[str, Any], said: s
         ({"ttl": float("nan")}, "ttl is a number above zero, not nan"),
         ({"patience": -1}, "patience is a number of zero or more, not -1"),
         ({"max_readers": 0}, "max_readers is a whole number of at least 1, not 0"),
-        ({"max_takeovers": -1}, "max_takeovers is a number of zero or more, not -1"),
+        ({"max_takeovers": -1}, "max_takeovers is a whole number of at least 0, not -1"),
     ],
     ids=str,
 )

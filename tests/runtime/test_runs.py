@@ -166,6 +166,13 @@ async def test_a_run_that_ends_late_does_not_hide_its_successor() -> None:
 
 
 async def test_policies_take_no_negative_limits() -> None:
-    for make in (lambda: Detach(-1.0), lambda: ReadOn(items=-1), lambda: ReadOn(seconds=-1.0)):
+    for make in (lambda: Detach(-1.0), lambda: ReadOn(seconds=-1.0)):
         with pytest.raises(ValueError, match="a number of zero or more"):
             make()
+    with pytest.raises(ValueError, match=r"^items is a whole number of at least 0, not -1$"):
+        ReadOn(items=-1)
+
+
+async def test_no_part_of_an_item_is_a_limit() -> None:
+    with pytest.raises(TypeError, match=r"^items is a whole number of at least 0, not 1\.5$"):
+        ReadOn(items=1.5)  # type: ignore[arg-type]  # which is what is refused

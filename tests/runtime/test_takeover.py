@@ -385,17 +385,45 @@ async def test_a_cancel_that_comes_in_the_middle_of_a_takeover_ends_it() -> None
 
 @anyio_test
 @pytest.mark.parametrize("most", [0, 1, 2])
-async def test_a_stream_is_taken_over_so_many_times_and_then_ends_as_failed(most: int) -> None:
+async def test_a_stream_is_taken_over_so_many_times_and_then_ends_as_failed(
+    most: int, caplog: pytest.LogCaptureFixture
+) -> None:
     log, made = Store(), list[int]()
 
     def dying(found: Orphan) -> Continue:
         made.append(1)
-        return Continue(Script("x", lambda: MemoryLog.release(log, Lease(SID, 1 + len(made), TTL)), anyio.Event()))
+        return Continue(Script("x", lambda: log.lose(SID), anyio.Event()))
 
     await died(log, "a")
     guard = guard_of(log, dying, max_takeovers=most)
     _, text, frames = await read(guard)
     assert (len(made), text, frames[-1].status) == (most, "a" + "x" * most, "failed")
+    assert f"its process was lost {most + 1} times (max_takeovers={most})" in caplog.text
+
+
+@anyio_test
+@pytest.mark.parametrize("most", [0, 1])
+async def test_a_stream_that_is_handed_over_in_order_goes_on_however_often(most: int) -> None:
+    """As at a rolling deployment: each process lets go of it at its shutdown, and the next one goes on."""
+    log = Store()
+    await log.release(await died(log, "a"))
+    for _ in range(5):
+        guard = guard_of(log, lambda found: Continue(Script("x", anyio.Event())), max_takeovers=most)
+        state = await log.state(SID)
+        await guard.lost(state)
+        while (await log.state(SID)).tail.seq == state.tail.seq:  # noqa: ASYNC110  # it has no reader
+            await anyio.sleep(0.1)
+        await guard.aclose(close_log=False)
+    for _ in range(most):
+        guard = guard_of(log, lambda found: Continue(Script("y", lambda: log.lose(SID), anyio.Event())))
+        guard.max_takeovers = most
+        await guard.lost(await log.state(SID))
+        while (await log.state(SID)).held:  # noqa: ASYNC110  # a lease ends silently
+            await anyio.sleep(0.1)
+    _, text, frames = await read(guard_of(log, lambda found: Continue(Script("z")), max_takeovers=most))
+    state = await log.state(SID)
+    assert (text, frames[-1].status) == ("axxxxx" + "y" * most + "z", "complete")
+    assert (state.epoch, state.crashes) == (7 + most, most)
 
 
 async def hangs(found: Orphan) -> None:
