@@ -7,6 +7,7 @@ In the order in which data flows. Frameworks are in `streamguard.adapters`, the 
 from __future__ import annotations
 
 from streamguard.app import anyone_with_the_id
+from streamguard.core.adaptive import Adaptive
 from streamguard.core.compress import Gzip
 from streamguard.core.dialect import Native, OpenAI, Raw, Text
 from streamguard.core.errors import (
@@ -71,6 +72,7 @@ __all__ = [
     "Within",
     "AtBoundary",
     "HoldBack",
+    "Adaptive",
     "any_of",
     # encode
     "FramedEncoder",

@@ -43,7 +43,8 @@ LAYERS = {
 CORE_LAYERS = (
     ("arguments", "errors", "items", "cursor", "states", "jsontext", "frame", "receipt", "negotiate", "compress"),
     ("wire", "dialect"),
-    ("flush", "framing", "guard", "exchange", "check", "terminal", "rejoin", "credit", "window"),
+    ("flush", "adaptive", "flush_stage", "framing", "guard"),
+    ("exchange", "check", "terminal", "rejoin", "credit", "window"),
     ("pipeline", "verify"),
 )
 

@@ -15,9 +15,11 @@ from typing import Any
 import pytest
 
 from streamguard.adapters.asgi_sink import AsgiSink
+from streamguard.adapters.starlette import GuardedResponse
+from streamguard.core.adaptive import Adaptive
 from streamguard.core.pipeline import Pipeline
 from tests.benchmarks.bytecode import Cost, count
-from tests.benchmarks.paths import WAYS
+from tests.benchmarks.paths import WAYS, Way
 
 GUARDED = ["guarded", "guarded, openai", "guarded, EveryTokens(8)"]
 
@@ -86,3 +88,8 @@ def test_a_little_more_work_per_token_breaks_the_budget(
 ) -> None:
     slow_down(monkeypatch)
     assert count(WAYS["guarded"]).bytecodes > budget("guarded") * SPARE
+
+
+def test_adaptive_costs_no_bytecode_more_than_immediate_while_the_loop_keeps_up() -> None:
+    adaptive = Way("guarded, Adaptive()", lambda source: GuardedResponse(source, flush=Adaptive()))
+    assert count(adaptive).bytecodes == pytest.approx(count(WAYS["guarded"]).bytecodes, abs=0.1)

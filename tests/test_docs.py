@@ -37,7 +37,8 @@ LINK = re.compile(r"\]\(([^)#:]+)(?:#[^)]*)?\)")
 BLOCKS = {match[1]: match[2] for page in PAGES for match in BLOCK.finditer(page.read_text(encoding="utf-8"))}
 RUN = {
     "session_app.py", "traced_app.py",
-    "app.py", "client.py", "openai_app.py", "story_app.py", "reader.py", "batching_app.py", "own_policy.py",
+    "app.py", "client.py", "openai_app.py", "story_app.py", "reader.py", "batching_app.py", "tuned_app.py",
+    "own_policy.py",
     "chat_app.py", "relay_app.py", "failing_app.py", "early_app.py", "own_server.py", "by_hand.py", "reading.py",
     "metered_app.py", "patient_app.py", "limited_server.py", "thread_app.py", "push_app.py", "queue_source.py",
     "cut_test.py", "disconnect_test.py", "contract_test.py", "decoders_test.py",
@@ -217,6 +218,12 @@ def test_a_compressed_answer_is_read_as_printed(tmp_path: Path) -> None:
         plain = http.get(f"{url}/count", headers={"accept-encoding": "gzip"})
     assert out == "gzip COMPLETE 290\n"
     assert "content-encoding" not in plain.headers
+
+
+def test_the_tuned_endpoint_sends_all_the_text(tmp_path: Path) -> None:
+    with served(tmp_path, "tuned_app.py") as url, client.stream_sync("GET", f"{url}/count") as answer:
+        assert answer.read() == "".join(f"{number} " for number in range(100))
+    assert answer.receipt.frames <= 100
 
 
 def test_a_chosen_failure_reaches_the_reader(tmp_path: Path) -> None:

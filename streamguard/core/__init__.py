@@ -1,7 +1,7 @@
 """The core: the stages of a stream, without an event loop. In the order in which data flows:
 
     items      what a source may yield
-    flush      when held text leaves
+    flush      when held text leaves: the policies, and `adaptive`; `flush_stage` holds the text
     framing    text and items -> frames: sequence, offset, checksum
     guard      the last gate: every frame passes it, and a stream ends once
     wire       frames -> bytes, one carrier each

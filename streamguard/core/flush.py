@@ -1,10 +1,8 @@
 """When held text leaves. A policy decides; it never holds the text.
 
-`FlushStage` holds what has not left yet and asks its policy one question per piece: *how many
+A stage (`flush_stage`) holds what has not left yet and asks its policy one question per piece: *how many
 characters of what is held may leave now?* A policy can therefore delay text but never lose,
-repeat, reorder or alter it, a user's own policy included. That is the fix for the oldest fault in
-streaming servers, a buffer whose last part has no flush: draining at the end, and before
-everything that is not text, is the stage's business and cannot be forgotten by a policy's author.
+repeat, reorder or alter it, a user's own policy included.
 
 A policy that wants to know whether its earlier text has left needs no bookkeeping either:
 `held == len(piece)` says that nothing else is held.
@@ -14,31 +12,24 @@ Time is an argument (`now`, monotonic seconds); `deadline()` says when `tick` sh
 
 from __future__ import annotations
 
-import copy
 import re
 from typing import Any, Final, Literal, Protocol, runtime_checkable
 
 import attrs
 from attrs.setters import NO_OP
 
-from streamguard.core.errors import PolicyError
-
 __all__ = [
+    "AnyOf",
     "AtBoundary",
     "EveryBytes",
     "EveryTokens",
     "FlushPolicy",
-    "FlushStage",
     "HoldBack",
     "Immediate",
-    "MAX_HELD",
     "Within",
     "any_of",
     "checked_policy",
 ]
-
-# Characters held at most, whatever a policy says (guarantee G7): the default frame limit, so that frames stay whole.
-MAX_HELD: Final = 1024 * 1024
 
 First = Literal["now", "policy"]
 
@@ -284,7 +275,9 @@ def _borders(word: str) -> tuple[int, ...]:
 
 
 @attrs.define
-class _AnyOf:
+class AnyOf:
+    """What `any_of` makes."""
+
     policies: tuple[FlushPolicy, ...]
 
     def push(self, piece: str, held: int, now: float) -> int:
@@ -307,7 +300,7 @@ def any_of(*policies: FlushPolicy) -> FlushPolicy:
         checked_policy(policy)
     if any(isinstance(policy, HoldBack) for policy in policies):
         raise ValueError("any_of would release what HoldBack holds; write HoldBack(stop, flush=any_of(...))")
-    return _AnyOf(policies)
+    return AnyOf(policies)
 
 
 def checked_policy(policy: FlushPolicy) -> FlushPolicy:
@@ -315,83 +308,3 @@ def checked_policy(policy: FlushPolicy) -> FlushPolicy:
     if isinstance(policy, type) or not isinstance(policy, FlushPolicy):
         raise TypeError(f"{policy!r} is no flush policy: give an instance, for example EveryTokens(8)")
     return policy
-
-
-class FlushStage:
-    """Holds text under a policy: `push` in, `tick` for time, `drain` at the end."""
-
-    __slots__ = ("every", "held", "immediate", "left", "pieces", "policy", "timed", "wanted")
-
-    def __init__(self, policy: FlushPolicy) -> None:
-        # Exactly these types: a subclass may do as it likes.
-        self.timed = type(policy) not in (Immediate, EveryTokens, EveryBytes)  # whether it may name a deadline
-        self.immediate = type(policy) is Immediate  # nothing is held: the pipeline may pass text by
-        # A copy, because a policy given to a decorator or to two streams must not be shared.
-        self.policy = policy if self.immediate else copy.deepcopy(checked_policy(policy))
-        # A policy that only counts pieces is not asked: the call costs more than the rest of a token here.
-        self.every = self.wanted = int(self.immediate)  # pieces after which text leaves, always and now; 0 asks it
-        if type(policy) is EveryTokens:
-            self.every = policy.n
-            self.wanted = 1 if policy.first == "now" else policy.n
-        self.pieces: list[str] = []  # what is held
-        self.held = 0  # characters of it
-        self.left = 0  # characters that left
-
-    @property
-    def taken(self) -> int:
-        """Characters that came in, for the conservation check: counted as they came, not in what left."""
-        return self.left + self.held
-
-    def push(self, piece: str, now: float) -> str:
-        """Take one non-empty piece; return the text that may leave, possibly none.
-
-        Raises PolicyError, or whatever the policy raises, with `piece` safely held.
-        """
-        pieces = self.pieces
-        pieces.append(piece)  # first, so that a policy that raises loses nothing
-        self.held = held = self.held + len(piece)
-        if self.every:
-            return "" if len(pieces) < self.wanted and held < MAX_HELD else self.counted()
-        leave = self.policy.push(piece, held, now)
-        return self._release(held if held >= MAX_HELD else leave)
-
-    def counted(self) -> str:
-        """All that is held, now that there are `wanted` pieces."""
-        self.wanted = self.every
-        return self.drain()
-
-    def tick(self, now: float) -> str:
-        """The text that time releases."""
-        if not self.held:
-            return ""
-        return self._release(self.policy.tick(self.held, now))
-
-    def drain(self) -> str:
-        """All that is held. Called before everything that is not text, and at every ending."""
-        text = "".join(self.pieces)
-        self.pieces.clear()
-        self.left += self.held
-        self.held = 0
-        return text
-
-    def deadline(self) -> float | None:
-        """When to call `tick`; None while nothing is held."""
-        return self.policy.deadline() if self.held else None
-
-    def hold(self, piece: str) -> None:
-        """Take `piece` without asking the policy."""
-        self.pieces.append(piece)
-        self.held += len(piece)
-
-    def _release(self, leave: int) -> str:
-        held = self.held
-        # Exactly int: True would mean one character, and a subclass may compare as it likes.
-        if type(leave) is not int or not 0 <= leave <= held:
-            raise PolicyError(type(self.policy).__name__, leave, held)
-        if not leave:
-            return ""
-        text = self.drain()
-        if leave < held:
-            self.left -= held - leave
-            self.hold(text[leave:])
-        return text[:leave]

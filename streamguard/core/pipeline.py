@@ -19,10 +19,12 @@ from collections.abc import Callable, Mapping
 from typing import Any
 from zlib import crc32
 
+from streamguard.core.adaptive import Pressure
 from streamguard.core.arguments import shown
 from streamguard.core.cursor import Cursor
 from streamguard.core.errors import Failure, LocalProtocolError, UnsupportedItem, failure_from
-from streamguard.core.flush import MAX_HELD, FlushPolicy, FlushStage
+from streamguard.core.flush import FlushPolicy
+from streamguard.core.flush_stage import MAX_HELD, FlushStage
 from streamguard.core.frame import Frame, TextFields
 from streamguard.core.framing import FramedEncoder
 from streamguard.core.guard import CompletionGuard
@@ -216,15 +218,14 @@ class Pipeline:
         self.encoder = encoder
         self.guard = guard
         self.stage = FrameStage(flush, encoder)
-        self.deadline = self.stage.source.flush.deadline
-        self.timed = self.stage.source.flush.timed
-        self._source = self.stage.source
+        self._source, self._flush = self.stage.source, self.stage.source.flush
+        self.deadline, self.timed, self.sampled = self._flush.deadline, self._flush.timed, self._flush.sampled
         self._parts: list[bytes] = []  # what was admitted in a call that raised; leaves with the next one
         self._whole = encoder.max_text // 4  # so many characters fit a frame whatever they are
         self._clean = encoder.takes_text  # whether nothing waits that belongs before a text
         # A run: texts, one after the other, of which the stages are told at its end, all at once.
         self._limit = 0  # characters of a text that goes on with the run; none, where there is no run
-        self._flush, self._immediate = self._source.flush, self._source.flush.immediate
+        self._immediate = self._flush.immediate
         self._counts = self._flush.every > 1
         self._items = self._chars = self._bytes = 0
         self._last: TextFields = encoder.last
@@ -322,6 +323,14 @@ class Pipeline:
             self._source.flush.left += len(text)
         self._settle()
         self._rewind()
+
+    def sample(self, pressure: Pressure, now: float) -> bool:
+        """Tell the flush policy what presses. True where `timed` is another now."""
+        changed = self._flush.sample(pressure, now)
+        if changed:
+            self._settle()  # a run ends as it began: its characters are counted by the way they took
+            self._immediate, self.timed = self._flush.immediate, self._flush.timed
+        return changed
 
     def tick(self, now: float) -> bytes:
         """The bytes that time releases."""

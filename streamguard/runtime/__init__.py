@@ -17,5 +17,6 @@
     cancellation  whether somebody outside asked the driver to stop
     timing     time limits and the clock
     turns      whether the event loop has had a turn
+    pressure   how late the loop is, and what a connection has not sent
     report     the Outcome, and giving it to the application
 """

@@ -9,13 +9,19 @@ Each side owns its counters (`_put…`, `_taken…`) and only reads the other's.
 look: the sleeper says that it sleeps, looks again, and sleeps only if there is still nothing; the other side
 acts first and looks for sleepers second. Whichever order the interpreter picks, one of the two sees the other.
 
-The buffer is bounded in items and in bytes. At the bound the *producer* waits (`wait_for_room`, `room_made`),
+The buffer is bounded in items and in bytes. At its size the *producer* waits (`wait_for_room`, `room_made`),
 and goes on when half of it is free. What waits is at most the bound and one item, and so is a joined piece.
+
+The size moves between two bounds, with what the reader takes: to about as much as it takes in a second. A slow
+reader should be given what is new, not what was, and nobody's memory should hold an answer that waits for the
+network; a quick one should never wait for the producer to be woken. Only a reader that is behind says what it
+takes, so the size moves where the producer waits, and costs nothing where it does not.
 """
 
 from __future__ import annotations
 
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Mapping
 from typing import Any, Final
@@ -27,18 +33,46 @@ from streamguard.core.arguments import whole_number
 from streamguard.core.items import Block, Checkpoint, Event, Finish, Item, Joined
 from streamguard.runtime.wakeup import LoopCaller
 
-__all__ = ["Buffer", "HandOver", "size_of"]
+__all__ = ["Buffer", "HandOver", "next_size", "size_of"]
+
+
+def _below(instance: Any, attribute: attrs.Attribute[Any], value: int) -> None:
+    whole_number(instance, attribute, value)
+    name = attribute.name.replace("min", "max")
+    most = getattr(instance, name)
+    if value > most:
+        raise ValueError(f"{attribute.name} is at most {name}, which is {most}, not {value}")
+
+
+def _eighth(name: str) -> Any:
+    """The default of a lower bound: an eighth of the upper one called `name`."""
+
+    def default(instance: Any) -> int:
+        most = getattr(instance, name)
+        return max(1, most // 8) if isinstance(most, int) else 1  # what is none is refused by its own name
+
+    return attrs.Factory(default, takes_self=True)
 
 
 @attrs.frozen
 class Buffer:
     """The bounds of a hand-over buffer: `max_items`, and `max_bytes` of text and data in them, each at least 1.
 
-    Raises TypeError for what is no int, ValueError for one below 1.
+    Between them and `min_items` and `min_bytes` (an eighth, if not given) its size moves with what the reader takes.
+    Raises TypeError for what is no int, ValueError for one below 1, and for a `min` above its `max`.
     """
 
     max_items: int = attrs.field(default=1024, validator=whole_number)
     max_bytes: int = attrs.field(default=256 * 1024, validator=whole_number)
+    min_items: int = attrs.field(default=_eighth("max_items"), validator=_below, kw_only=True)
+    min_bytes: int = attrs.field(default=_eighth("max_bytes"), validator=_below, kw_only=True)
+
+
+def next_size(size: int, taken: int, seconds: float, least: int, most: int) -> int:
+    """The size that follows `size` where the reader took `taken`, of the same unit, in so many seconds: as much as it
+    takes in one, by half or double at once, from `least` to `most`."""
+    wanted = int(taken / seconds) if seconds > 0 else most
+    return max(least, min(most, max(size // 2, min(2 * size, wanted))))
 
 
 _END: Final = object()
@@ -52,10 +86,12 @@ class HandOver:
     else when it is taken.
     """
 
-    def __init__(self, bounds: Buffer) -> None:
+    def __init__(self, bounds: Buffer, clock: Callable[[], float] = time.monotonic) -> None:
         self.closed = False  # nobody takes any more
-        self._max_items = bounds.max_items
-        self._max_bytes = bounds.max_bytes
+        self._bounds = bounds
+        self._clock = clock
+        self._size_items, self._size_bytes = bounds.max_items, bounds.max_bytes  # written by the consumer
+        self._behind: tuple[float, int, int] | None = None  # since when the reader is, and what was taken by then
         self._queue: deque[Any] = deque()
         self._append = self._queue.append
         self._put = self._put_bytes = 0
@@ -103,7 +139,7 @@ class HandOver:
 
     def _look(self) -> bool:
         """Whether there is room, from what was taken by now."""
-        items, size = self._taken + self._max_items, self._taken_bytes + self._max_bytes
+        items, size = self._taken + self._size_items, self._taken_bytes + self._size_bytes
         self._look_items, self._look_bytes = items, size
         if self.closed:  # asked after the line above, which may have undone what `close` wrote
             self._look_items = -1
@@ -114,7 +150,12 @@ class HandOver:
     def room(self) -> bool:
         """Whether the producer may put more without waiting."""
         items, size = self.waiting
-        return items < self._max_items and size < self._max_bytes
+        return items < self._size_items and size < self._size_bytes
+
+    @property
+    def size(self) -> tuple[int, int]:
+        """Items and bytes that may wait now: within the bounds, and moving."""
+        return self._size_items, self._size_bytes
 
     @property
     def waiting(self) -> tuple[int, int]:
@@ -152,6 +193,8 @@ class HandOver:
             await self._sleep()
         if self.closed:
             raise StopAsyncIteration
+        if self._sleepers:
+            self._resize()
         first = queue.popleft()
         if type(first) is str:
             item = self._text(first) if queue else self._one(first)
@@ -177,7 +220,17 @@ class HandOver:
             self._wake()
         self._wake_producers()
 
+    def _resize(self) -> None:
+        """The producer waits for the reader: move the size to what that took since it was so the last time."""
+        now, bounds, since = self._clock(), self._bounds, self._behind
+        self._behind = (now, self._taken, self._taken_bytes)
+        if since is not None:
+            seconds, items, data = now - since[0], self._taken - since[1], self._taken_bytes - since[2]
+            self._size_items = next_size(self._size_items, items, seconds, bounds.min_items, bounds.max_items)
+            self._size_bytes = next_size(self._size_bytes, data, seconds, bounds.min_bytes, bounds.max_bytes)
+
     async def _sleep(self) -> None:
+        self._behind = None  # there is nothing to take: how long that lasts says nothing of the reader
         if self._call is None:
             self._call = LoopCaller()
         self._ready = ready = anyio.Event()
@@ -231,7 +284,7 @@ class HandOver:
 
     def _half_free(self) -> bool:
         items, size = self.waiting
-        return items * 2 <= self._max_items and size * 2 <= self._max_bytes
+        return items * 2 <= self._size_items and size * 2 <= self._size_bytes
 
 
 _MAX_DEPTH: Final = 8

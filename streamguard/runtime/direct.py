@@ -27,6 +27,7 @@ from streamguard.runtime.cancellation import FATAL, OutsideCancellation, leaf
 from streamguard.runtime.connection import Connection, Lost
 from streamguard.runtime.ending import GONE, SHUTDOWN, SHUTDOWN_LIMIT, Ending, Why, lost
 from streamguard.runtime.patience import Patience
+from streamguard.runtime.pressure import StreamPressure
 from streamguard.runtime.report import deliver, make_outcome
 from streamguard.runtime.sink import Sink, Stage
 from streamguard.runtime.source import TokenSource
@@ -76,6 +77,7 @@ class DirectDriver(Generic[T]):
         self._scope = self._patience.scope  # cancelled to stop the source
         self._thread: int | None = None  # of the event loop, once it runs
         self._watch: ClockWatch[T] = ClockWatch(stage, self._line, self._end, self._patience, timing, name=self._name)
+        self._pressure: StreamPressure | None = None  # for a flush policy that is told of it
         self._started = self._clock()
         self._first_item: float | None = None
         self._abandoned = False
@@ -246,6 +248,9 @@ class DirectDriver(Generic[T]):
                 return
             self._watch.parked = self._clock()
             turns = LoopTurns(await self.source.open())
+            stage: Any = self.stage
+            if getattr(stage, "sampled", False):
+                self._pressure = StreamPressure(stage, self._line.unsent, self._clock)
             while await self._loop(turns):
                 pass
         except Lost as exc:
@@ -268,9 +273,8 @@ class DirectDriver(Generic[T]):
         True where the source is to be stepped another way from now on (`turns`)."""
         stage, line, watch = self.stage, self._line, self._watch
         clock, push, send, deadline, timed = self._clock, stage.push, self.sink.send, stage.deadline, stage.timed
-        mark, ran = turns.mark, turns.ran
-        now = clock()
-        slice_end = now + SLICE
+        mark, ran, pressure = turns.mark, turns.ran, self._pressure
+        slice_end = (now := clock()) + SLICE
         if watch.late and watch.before_parking():
             return False
         watch.parked = now
@@ -302,12 +306,13 @@ class DirectDriver(Generic[T]):
             if now > slice_end:
                 late = now - slice_end
                 slice_end = now + SLICE
+                if pressure is not None and pressure.look(now):
+                    return True
                 if ran[0] is mark and turns.due(late):
                     watch.parked = None
                     if await turns.give(late):
                         return True
-                    now = clock()
-                    slice_end = now + SLICE
+                    slice_end = (now := clock()) + SLICE
             ran[0] = mark
             if watch.late and watch.before_parking():
                 return False

@@ -7,9 +7,11 @@ from __future__ import annotations
 
 from typing import Any
 
+from streamguard.core.adaptive import Pressure
 from streamguard.core.cursor import Cursor
 from streamguard.core.errors import Failure
 from streamguard.core.flush import FlushPolicy
+from streamguard.core.flush_stage import FlushStage
 from streamguard.core.frame import Frame
 from streamguard.core.framing import FramedEncoder
 from streamguard.core.items import Ending, Finish, Item
@@ -21,13 +23,14 @@ __all__ = ["FrameLists", "ItemLists"]
 class _Lists:
     """What both have in common."""
 
-    def __init__(self) -> None:
+    def __init__(self, flush: FlushStage) -> None:
         self.ending = Ending()
         self.status: str | None = None
+        self._flush = flush
+        self.timed, self.sampled, self.deadline = flush.timed, flush.sampled, flush.deadline
 
     cursor = Cursor("", 0, 0, 0)
     sent = 0
-    timed = True
 
     def open(self) -> list[Any]:
         return []
@@ -35,15 +38,19 @@ class _Lists:
     def heartbeat(self) -> list[Any]:
         return []
 
+    def sample(self, pressure: Pressure, now: float) -> bool:
+        changed = self._flush.sample(pressure, now)
+        self.timed = self._flush.timed
+        return changed
+
 
 class ItemLists(_Lists):
     """items -> flush, as a stage that can end."""
 
     def __init__(self, policy: FlushPolicy) -> None:
-        super().__init__()
         self._stage = ItemStage(policy)
+        super().__init__(self._stage.flush)
         self.tick = self._stage.tick
-        self.deadline = self._stage.deadline
 
     @property
     def items(self) -> int:
@@ -72,14 +79,11 @@ class FrameLists(_Lists):
     """items -> flush -> encode, as a stage that can end."""
 
     def __init__(self, policy: FlushPolicy, encoder: FramedEncoder) -> None:
-        super().__init__()
         self._stage = FrameStage(policy, encoder)
+        super().__init__(self._stage.source.flush)
         self.ending = encoder.ending
         self.push = self._stage.push
         self.tick = self._stage.tick
-        flush = self._stage.source.flush
-        self.timed = flush.timed
-        self.deadline = flush.deadline
 
     @property
     def items(self) -> int:

@@ -24,7 +24,8 @@ In = TypeVar("In", contravariant=True)
 class Stage(Protocol[Out]):
     """What the driver drives: a Pipeline, or a part of one. An empty answer is nothing to send.
 
-    `timed` says whether `deadline` can ever be other than None; if not, the driver does not ask.
+    `timed` says whether `deadline` can ever be other than None; if not, the driver does not ask. One with a `sampled`
+    that is true is told what presses, by `sample(pressure, now)`, which says whether `timed` is another now.
     """
 
     def open(self) -> Out: ...

@@ -8,6 +8,8 @@ the factory makes, one call at a time, with every answer looked at. Then the sam
 second policy beside the first, to copies, and at another time of day; the answers must be the same, because
 a policy may know nothing but its own calls.
 
+A policy that takes samples of pressure (SampledPolicy) is given some, drawn from the seed as well.
+
 Pieces are whole characters, as a stream joins them first: no half of a surrogate pair reaches a policy.
 """
 
@@ -21,6 +23,7 @@ from typing import Any, Final
 
 import attrs
 
+from streamguard.core.adaptive import Pressure, SampledPolicy
 from streamguard.core.flush import FlushPolicy, checked_policy
 from streamguard.testing.contract import ContractBroken
 
@@ -38,6 +41,7 @@ _CLOSE: Final = 1e-6
 # A step: a piece, seconds that pass before a tick, or one of these.
 _DUE: Final = "until the deadline"
 _DRAIN: Final = "drain"
+_PRESSURE: Final = "pressure"
 Step = tuple[str, Any]
 
 
@@ -47,17 +51,19 @@ def check_flush_policy(factory: Callable[[], FlushPolicy], *, seed: int = 0, rou
     `factory` makes a new policy at each call. `rounds` scripts of 60 steps are drawn from `seed`; half a second
     for a policy that answers in microseconds.
     """
-    name = _protocol(factory)
+    name, sampled = _protocol(factory)
     for number in range(rounds):
         script = _script(random.Random(f"{seed}/{number}"))
+        if sampled:
+            script = _with_pressure(random.Random(f"{seed}/{number}/pressure"), script)
         alone = _play(_Player(name, _made(name, factory)), script)
         _same_beside_another(name, factory, script, alone)
         _same_as_a_copy(name, factory, script, alone)
         _same_at_another_time(name, factory, script, alone)
 
 
-def _protocol(factory: Callable[[], FlushPolicy]) -> str:
-    """The policy's name, if it is one."""
+def _protocol(factory: Callable[[], FlushPolicy]) -> tuple[str, bool]:
+    """The policy's name, if it is one, and whether it takes samples."""
     one, other = _made("the policy", factory), _made("the policy", factory)
     name = type(one).__name__
     try:
@@ -66,7 +72,7 @@ def _protocol(factory: Callable[[], FlushPolicy]) -> str:
         raise ContractBroken("the policy", "protocol", str(exc)) from exc
     if one is other:
         raise ContractBroken(name, "own state", "the factory gave the same policy twice; make a new one at each call")
-    return name
+    return name, isinstance(one, SampledPolicy)
 
 
 def _made(name: str, factory: Callable[[], FlushPolicy]) -> FlushPolicy:
@@ -91,6 +97,20 @@ def _script(draw: random.Random) -> list[Step]:
         else:
             steps.append((_DRAIN, None))
     return steps
+
+
+def _with_pressure(draw: random.Random, steps: Sequence[Step]) -> list[Step]:
+    """The same steps, with samples between them: of a time in which more and more presses, or less and less."""
+    found: list[Step] = []
+    pressing = False
+    for step in steps:
+        if draw.random() < 0.1:
+            pressing = not pressing
+        if draw.random() < 0.5:
+            lag, unsent = draw.choice((0.0, 0.007, 0.2)), draw.choice((0, 10_000, 1_000_000))
+            found.append((_PRESSURE, Pressure(lag, draw.random(), unsent) if pressing else Pressure()))
+        found.append(step)
+    return found
 
 
 def _play(player: _Player, script: Sequence[Step]) -> list[Any]:
@@ -176,8 +196,17 @@ class _Player:
                 self._tick()
         elif kind == _DUE:
             self._until_due()
+        elif kind == _PRESSURE:
+            self._sample(value)
         else:
             self.held = 0  # all that is held leaves before a block, and the policy is not told
+
+    def _sample(self, pressure: Pressure) -> None:
+        policy: Any = self.policy
+        try:
+            policy.sample(pressure, self.now)
+        except Exception as exc:
+            raise ContractBroken(self.name, "raises nothing", f"sample({pressure}) raised {exc!r}") from exc
 
     def _tick(self) -> int:
         return self._ask(f"tick(held={self.held})", lambda: self.policy.tick(self.held, self.now))

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 from hypothesis import strategies as st
 
+from streamguard.core.adaptive import Adaptive
 from streamguard.core.dialect import Dialect, Native, OpenAI
 from streamguard.core.flush import (
     AtBoundary,
@@ -129,6 +130,7 @@ def plain_policies() -> st.SearchStrategy[FlushPolicy]:
         st.builds(Immediate),
         st.builds(EveryTokens, st.integers(1, 9), first=_first),
         st.builds(EveryBytes, st.integers(1, 40), first=_first),
+        st.builds(Adaptive, st.sampled_from([0.001, 0.1])),
         st.builds(Within, st.sampled_from([0.001, 0.04, 1.0]), first=_first),
         st.builds(AtBoundary, st.sampled_from(["word", "sentence", r"</?\w+>", "b*"]), window=st.integers(1, 64)),
     )

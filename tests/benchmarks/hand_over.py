@@ -1,24 +1,31 @@
-"""What it costs to hand a token from a thread to the event loop."""
+"""What it costs to hand a token from a thread to the event loop, and how much later one comes through a buffer."""
 
 from __future__ import annotations
 
 import asyncio
+import statistics
 import threading
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from typing import Any, Final
 
 from streamguard.core.errors import StreamGuardError
 from streamguard.runtime.buffer import Buffer, HandOver
+from streamguard.runtime.source import TokenSource
+from tests.benchmarks.load import STAMP, stamp
 from tests.benchmarks.paths import WORDS
 from tests.proofs.measure import ratio
 from tests.proofs.registry import Result, Run, Table, proof
 
-__all__ = ["hand_over_per_token"]
+__all__ = ["delay_of_one_token", "hand_over_per_token"]
 
 COUNT: Final = 50_000  # tokens
 PAIRS: Final = 7
 MOST: Final = 0.1
+SINGLE: Final = 1_000  # tokens, each by itself
+PAUSE: Final = 0.002  # seconds between two of them
+ROUNDS: Final = 5
+LATER: Final = 100.0  # microseconds
 
 
 async def _ours() -> int:
@@ -84,4 +91,51 @@ def hand_over_per_token(run: Run) -> Result:
             f"CPU time of the process for {COUNT:,} tokens, both threads, as fast as the thread can.",
             "Ours waits at its bound of 1,024 items; the queue has none, which spares it the waiting.",
         ],
+    )
+
+
+async def _model() -> AsyncIterator[str]:
+    for _ in range(SINGLE):
+        await asyncio.sleep(PAUSE)
+        yield stamp()
+
+
+def _thread() -> Iterator[str]:
+    for _ in range(SINGLE):
+        time.sleep(PAUSE)
+        yield stamp()
+
+
+async def _delay(source: TokenSource) -> float:
+    """Microseconds from `yield` to whoever iterates, the median."""
+    delays = []
+    async with source as tokens:
+        async for token in tokens:
+            now = time.monotonic_ns()  # of a reader that was late, and is given several as one
+            delays += [(now - int(at)) / 1e3 for at in STAMP.findall(str(token).encode())]
+    assert len(delays) == SINGLE
+    return statistics.median(delays)
+
+
+@proof(
+    claim="A single token comes less than 100 µs later through the buffer, from a task or from a thread.",
+    minutes=1,
+)
+def delay_of_one_token(run: Run) -> Result:
+    ways: dict[str, Callable[[], TokenSource]] = {
+        "an async generator, without a buffer": lambda: TokenSource(_model()),
+        "an async generator, through a buffer": lambda: TokenSource(_model(), buffer=Buffer()),
+        "a generator on a thread, which always has one": lambda: TokenSource(_thread()),
+    }
+    found: dict[str, list[float]] = {name: [] for name in ways}
+    for _ in range(ROUNDS):
+        for name, make in ways.items():
+            found[name].append(asyncio.run(_delay(make())))
+    medians = {name: statistics.median(delays) for name, delays in found.items()}
+    direct, *through = medians.values()
+    rows = [(name, delay, delay - direct, LATER) for name, delay in medians.items()]
+    return Result(
+        all(delay - direct < LATER for delay in through),
+        [Table(("source", "µs, median", "µs later", "at most"), rows)],
+        [f"{SINGLE} tokens, {PAUSE * 1e3:g} ms apart, so that each finds the reader asleep; {ROUNDS} times."],
     )

@@ -12,19 +12,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from streamguard.core.adaptive import Adaptive
 from streamguard.core.errors import PolicyError
 from streamguard.core.flush import (
-    MAX_HELD,
     AtBoundary,
     EveryBytes,
     EveryTokens,
     FlushPolicy,
-    FlushStage,
     HoldBack,
     Immediate,
     Within,
     any_of,
 )
+from streamguard.core.flush_stage import MAX_HELD, FlushStage
 from tests.strategies import (
     Incomparable,
     Liar,
@@ -278,6 +278,8 @@ def test_what_is_no_policy_is_refused_before_the_stream_starts(thing: Any) -> No
         (Immediate(), False),
         (EveryTokens(2), False),
         (EveryBytes(2), False),
+        (Adaptive(), False),
+        (any_of(Adaptive()), True),
         (Within(1.0), True),
         (AtBoundary("word"), True),
         (HoldBack("x"), True),
@@ -330,8 +332,11 @@ def test_a_long_run_without_a_boundary_takes_linear_time(char: str) -> None:
 
 @pytest.mark.parametrize(
     "policy",
-    [Immediate(), EveryTokens(1), EveryBytes(1), Within(1), AtBoundary("word"), HoldBack("x"), any_of(Immediate())],
-)
+    [
+        Immediate(), EveryTokens(1), EveryBytes(1), Within(1), AtBoundary("word"), HoldBack("x"), any_of(Immediate()),
+        Adaptive(),
+    ],
+)  # fmt: skip
 def test_every_policy_fits_the_protocol(policy: object) -> None:
     assert isinstance(policy, FlushPolicy)
     assert not isinstance(object(), FlushPolicy)

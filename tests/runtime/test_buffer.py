@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from streamguard.core.flush import Immediate
 from streamguard.core.items import Block, Checkpoint, Event, Finish, Item, Joined
 from streamguard.core.verify import StreamVerifier
-from streamguard.runtime.buffer import Buffer, HandOver, size_of
+from streamguard.runtime.buffer import Buffer, HandOver, next_size, size_of
 from tests.conftest import ASYNCIO_BACKENDS
 from tests.runtime.fakes import native
 from tests.runtime.virtual import run
@@ -453,3 +453,153 @@ def test_a_wake_up_for_a_loop_that_is_gone_is_no_error() -> None:
             else:
                 buffer.put("x")
             assert buffer.waiting == (1, 1)
+
+
+# ---- a size that moves with what the reader takes -------------------------------------------------
+
+
+def test_the_size_is_what_a_reader_takes_in_a_second_by_half_or_double_at_once() -> None:
+    assert [next_size(64, taken, 2.0, 8, 1024) for taken in (2, 150, 1000)] == [32, 75, 128]
+    assert [next_size(9, 0, 2.0, 8, 1024), next_size(1000, 10**6, 1.0, 8, 1024)] == [8, 1024]
+    assert next_size(64, 1, 0.0, 8, 1024) == 128  # in no time
+
+
+@given(st.integers(1, 100), st.integers(0, 10**6), st.floats(0, 100), st.integers(1, 50), st.integers(50, 10**4))
+def test_the_size_stays_between_its_bounds(size: int, taken: int, seconds: float, least: int, most: int) -> None:
+    assert least <= next_size(size, taken, seconds, least, most) <= most
+
+
+def test_a_buffers_lower_bounds_are_an_eighth_and_never_above_the_upper_ones() -> None:
+    assert (Buffer().min_items, Buffer().min_bytes) == (128, 32 * 1024)
+    assert (Buffer(3, 9).min_items, Buffer(3, 9).min_bytes) == (1, 1)
+    assert Buffer(3, min_items=3).min_items == 3
+    with pytest.raises(ValueError, match=r"^min_items is at most max_items, which is 3, not 4$"):
+        Buffer(3, min_items=4)
+    with pytest.raises(ValueError, match=r"^min_bytes is at most max_bytes, which is 262144, not 262145$"):
+        Buffer(min_bytes=262145)
+    for wrong, error in ((0, ValueError), (1.5, TypeError), (None, TypeError)):
+        with pytest.raises(error, match=r"^min_bytes is a whole number of at least 1, not "):
+            Buffer(min_bytes=wrong)  # type: ignore[arg-type]
+
+
+class Read:
+    """A buffer, kept full by a task, and a reader to whom each item is so many seconds of work."""
+
+    def __init__(self, bounds: Buffer, item: Item = "token") -> None:
+        self.buffer = HandOver(bounds, anyio.current_time)
+        self.most = 0
+        self._item = item
+
+    async def fill(self) -> None:
+        while True:
+            if not self.buffer.put(self._item):
+                self.most = max(self.most, self.buffer.waiting[0])
+                if not await self.buffer.room_made():
+                    return
+            if self.buffer.waiting[0] > 10_000:
+                raise AssertionError("the buffer is not bounded")
+
+    async def read(self, turns: int, seconds: float) -> None:
+        """Take so many times; what is taken takes so long for each of its pieces."""
+        for _ in range(turns):
+            taken = await self.buffer.take()
+            await anyio.sleep(getattr(taken, "pieces", 1) * seconds)
+
+
+@pytest.mark.parametrize("backend", ["asyncio", "trio"])
+@pytest.mark.parametrize("item", ["token", Block("image")], ids=["text", "block"])
+def test_a_slow_reader_makes_the_buffer_small_and_a_quick_one_large_again(backend: str, item: Item) -> None:
+    async def test() -> None:
+        read = Read(Buffer(1024, min_items=32), item)
+        turns = 1 if isinstance(item, str) else 300  # text is taken whole, a block by itself
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(read.fill)
+            await read.read(3 * turns, 0.00001)
+            assert read.buffer.size[0] == 1024
+            await read.read(12 * turns, 0.02)  # fifty in a second
+            assert read.buffer.size[0] == 50
+            read.most = 0
+            await read.read(6 * turns, 0.02)
+            assert read.most == 50
+            await read.read(12 * turns, 1.0)
+            assert read.buffer.size[0] == 32
+            await read.read(20 * turns, 0.00001)
+            assert read.buffer.size[0] == 1024
+            read.buffer.close()
+
+    run(backend, test)
+
+
+@pytest.mark.parametrize("backend", ["asyncio", "trio"])
+def test_bytes_move_too_and_each_bound_by_itself(backend: str) -> None:
+    async def test() -> None:
+        read = Read(Buffer(1024, 64 * 1024, min_items=16, min_bytes=2000), "x" * 1000)
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(read.fill)
+            await read.read(20, 0.1)  # ten kilobytes in a second
+            assert read.buffer.size == (16, 10_000)
+            read.buffer.close()
+
+    run(backend, test)
+
+
+@pytest.mark.parametrize("backend", ["asyncio", "trio"])
+def test_a_slow_source_makes_no_buffer_small(backend: str) -> None:
+    """What a reader takes then says nothing of the reader. Nor does the time in which it had nothing to take."""
+
+    async def test() -> None:
+        buffer = HandOver(Buffer(8, min_items=1), anyio.current_time)
+
+        async def fill() -> None:
+            for number in range(40):
+                await anyio.sleep(100.0 if number % 10 == 0 else 0.0)
+                if not buffer.put(str(number)):
+                    await buffer.room_made()
+            buffer.end()
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(fill)
+            assert "".join(map(str, await rest(buffer))) == "".join(map(str, range(40)))
+        assert buffer.size[0] == 8
+
+    run(backend, test)
+
+
+@given(st.lists(st.sampled_from([0.0, 0.001, 0.1, 7.0]), min_size=1, max_size=30), st.booleans())
+def test_no_token_is_dropped_whatever_the_reader_does(pauses: list[float], text: bool) -> None:
+    async def test() -> None:
+        buffer = HandOver(Buffer(8, min_items=1, min_bytes=1), anyio.current_time)
+        put: list[Any] = [str(number) if text or number % 3 else Block("image", {"n": number}) for number in range(200)]
+
+        async def fill() -> None:
+            for item in put:
+                if not buffer.put(item):
+                    assert buffer.waiting[0] <= 8
+                    assert await buffer.room_made()
+            buffer.end()
+
+        taken: list[Any] = []
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(fill)
+            for pause in pauses:
+                with anyio.move_on_after(0 if pause == 7.0 else None):
+                    try:
+                        taken.append(await buffer.take())
+                    except StopAsyncIteration:
+                        break
+                await anyio.sleep(pause)
+            else:
+                taken += await rest(buffer)
+
+        def plain(items: list[Any]) -> list[Any]:
+            whole: list[Any] = []
+            for item in items:
+                if isinstance(item, str) and whole and isinstance(whole[-1], str):
+                    whole[-1] += item
+                else:
+                    whole.append(item)
+            return whole
+
+        assert plain(taken) == plain(put)
+
+    run("trio", test)

@@ -16,7 +16,8 @@ BLOCKS = (ast.AsyncWith, ast.With, ast.For, ast.AsyncFor, ast.While)
 COMPREHENSIONS = (ast.ListComp, ast.DictComp, ast.SetComp, ast.GeneratorExp)
 DISPLAYS = (ast.List, ast.Dict, ast.Set, ast.Tuple, ast.JoinedStr, ast.Lambda, ast.FunctionDef, ast.AsyncFunctionDef)
 CALLS_PER_TOKEN = {"clock", "push", "send", "deadline"}
-SELDOM = {"before_parking", "_attend", "set", "due", "give", "Lost"}  # behind a flag, a deadline or a slice of time
+# Behind a flag, a deadline or a slice of time.
+SELDOM = {"before_parking", "_attend", "set", "due", "give", "look", "Lost"}
 
 
 def inside(tree: ast.AST) -> list[ast.AST]:

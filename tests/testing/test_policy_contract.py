@@ -11,6 +11,7 @@ import attrs
 import pytest
 from hypothesis import given, settings
 
+from streamguard.core.adaptive import Adaptive, Pressure
 from streamguard.core.flush import (
     AtBoundary,
     EveryBytes,
@@ -36,10 +37,47 @@ from streamguard.testing.strategies import flush_policies
         lambda: AtBoundary("sentence"),
         lambda: HoldBack(["</s>", "word"], flush=any_of(EveryTokens(4), Within(0.1))),
         lambda: any_of(EveryTokens(8), Within(0.04)),
+        Adaptive,
     ],
 )
 def test_the_librarys_policies_keep_the_contract(factory: Callable[[], FlushPolicy]) -> None:
     check_flush_policy(factory)
+
+
+class _Sampled(Immediate):
+    """One that takes samples."""
+
+    def sample(self, pressure: Pressure, now: float) -> None:
+        pass
+
+
+class _Refusing(_Sampled):
+    def sample(self, pressure: Pressure, now: float) -> None:
+        if pressure.unsent:
+            raise OSError("no")
+
+
+def test_a_policy_that_takes_samples_is_given_some() -> None:
+    check_flush_policy(_Sampled, rounds=2)
+    with pytest.raises(ContractBroken, match=r"raises nothing': sample\(Pressure\(.*raised OSError\('no'\)"):
+        check_flush_policy(_Refusing, rounds=2)
+
+
+class _Sleepy(Immediate):
+    """One whose window depends on how often the class was told."""
+
+    told = 0
+
+    def sample(self, pressure: Pressure, now: float) -> None:
+        type(self).told += 1
+
+    def push(self, piece: str, held: int, now: float) -> int:
+        return held if self.told % 3 else 0
+
+
+def test_samples_are_a_policys_own_too() -> None:
+    with pytest.raises(ContractBroken, match="own state"):
+        check_flush_policy(_Sleepy, rounds=2)
 
 
 @settings(max_examples=50)
