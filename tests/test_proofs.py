@@ -5,14 +5,16 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from xml.etree import ElementTree
 
 import pytest
 
 from tests.modules import MODULES, ROOT
 from tests.proofs import command
+from tests.proofs.figures import Point, trade_off
 from tests.proofs.measure import MAX_SPREAD, TooNoisy, ratio
 from tests.proofs.mutants import accepted
-from tests.proofs.registry import Proof, Result, Run, Table, proof, proofs_in
+from tests.proofs.registry import Figure, Proof, Result, Run, Table, proof, proofs_in
 
 
 def costs(*values: float) -> Callable[[], float]:
@@ -77,7 +79,9 @@ def one_proof(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Proof:
 
     @proof(claim="Two is above one.", minutes=1)
     def two_is_more(run: Run) -> Result:
-        return Result(run.seed > 1, [Table(("a | b", "n"), [("x", 1.23456), ("y", 2)])], ["A note."], ["pytest"])
+        picture = Figure("more", "one and two", "<svg/>\n")
+        table = Table(("a | b", "n"), [("x", 1.23456), ("y", 2)])
+        return Result(run.seed > 1, [table], ["A note."], ["pytest"], [picture])
 
     monkeypatch.setattr(command, "proofs_in", lambda package: {two_is_more.name: two_is_more})
     monkeypatch.setattr(command, "DOCS", tmp_path)
@@ -95,6 +99,16 @@ def test_a_proof_writes_its_page_and_its_verdict(
     assert "| a \\| b | n |\n| --- | --- |\n| x | 1.23 |\n| y | 2 |" in page
     assert "Shown. Seed 2" in page
     assert f"pytest {pytest.__version__}" in page
+    assert "![one and two](more.svg)" in page
+    assert (command.PAGES / "more.svg").read_text(encoding="utf-8") == "<svg/>\n"
+
+
+def test_a_figure_names_each_way_and_is_the_same_each_time() -> None:
+    panels = {"cubic": [Point("16384", 11, 237), Point("65536", 69, 459), Point("learns", 16, 371, chosen=True)]}
+    svg = trade_off(panels, cost="ms queued", gain="kB a second")
+    assert svg == trade_off(panels, cost="ms queued", gain="kB a second")
+    texts = {element.text for element in ElementTree.fromstring(svg).iter("{http://www.w3.org/2000/svg}text")}
+    assert {"16384", "65536", "learns", "cubic", "ms queued", "kB a second"} <= texts
 
 
 def test_a_page_that_shows_the_same_tables_is_renewed(one_proof: Proof, tmp_path: Path) -> None:

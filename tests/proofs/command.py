@@ -35,6 +35,8 @@ def _perform(package: str, proof: Proof, options: argparse.Namespace) -> bool:
     if not options.no_page:
         PAGES.mkdir(parents=True, exist_ok=True)
         (PAGES / f"{proof.name}.md").write_text(as_page(record), encoding="utf-8")
+        for figure in result.figures:
+            (PAGES / f"{figure.name}.svg").write_text(figure.svg, encoding="utf-8")
         for page in DOCS.rglob("*.md"):  # others may show the same tables
             text = page.read_text(encoding="utf-8")
             if (again := renewed(text, record)) != text:

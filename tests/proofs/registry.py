@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 
 import attrs
 
-__all__ = ["Proof", "Result", "Run", "Table", "proof", "proofs_in"]
+__all__ = ["Figure", "Proof", "Result", "Run", "Table", "proof", "proofs_in"]
 
 
 @attrs.frozen
@@ -36,6 +36,15 @@ class Table:
 
 
 @attrs.frozen
+class Figure:
+    """A picture beside the page: `svg` is its text, `alt` says in words what it shows."""
+
+    name: str
+    alt: str
+    svg: str
+
+
+@attrs.frozen
 class Result:
     """What a proof found: its tables, whether they show the claim, and what to know when reading them.
 
@@ -46,6 +55,7 @@ class Result:
     tables: Sequence[Table]
     notes: Sequence[str] = ()
     packages: Sequence[str] = ()
+    figures: Sequence[Figure] = ()
 
 
 @attrs.frozen

@@ -75,6 +75,7 @@ def as_page(record: Record) -> str:
     versions = ", ".join(f"{name} {version}" for name, version in record.versions.items())
     lines += [
         "",
+        *[line for figure in record.result.figures for line in (f"![{figure.alt}]({figure.name}.svg)", "")],
         *[line for note in record.result.notes for line in (note, "")],
         f"{'Shown' if record.result.shown else 'Not shown'}. Seed {record.seed}, {record.seconds:.0f} s on "
         f"{record.machine}; {versions}.",

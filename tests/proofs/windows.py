@@ -23,8 +23,9 @@ from contextlib import contextmanager
 import attrs
 
 from tests.modules import ROOT
+from tests.proofs.figures import Point, trade_off
 from tests.proofs.link_ends import PORTS
-from tests.proofs.registry import Result, Run, Table, proof
+from tests.proofs.registry import Figure, Result, Run, Table, proof
 
 __all__ = ["Carrier", "Way", "send_window"]
 
@@ -123,7 +124,7 @@ def _measured(reader: subprocess.Popen[str], carrier: Carrier, control: str, win
     minutes=30,
 )
 def send_window(run: Run) -> Result:
-    shown, tables = True, []
+    shown, tables, panels = True, [], {}
     with _end("10.77.0.1", "10.77.0.2", "serve") as (one, _), _end("10.77.0.2", "10.77.0.1", "read") as (two, reader):
         carrier = Carrier(one, two, run.seed)
         carrier.start()
@@ -143,6 +144,10 @@ def send_window(run: Run) -> Result:
                 [names.get(name, name), round(rate / 1000), round(1000 * waits[name]), round(rate / best, 2)]
                 for name, rate in rates.items()
             ]
+            panels[control] = [
+                Point(names.get(name, name), 1000 * waits[name], rate / 1000, chosen=name == "adaptive")
+                for name, rate in rates.items()
+            ]
             columns = ["window, bytes", "kB a second", "ms queued", "of the best fixed"]
             tables.append(Table(columns, rows, title=control))
         carrier.over = True
@@ -153,4 +158,6 @@ def send_window(run: Run) -> Result:
         f"interleaved. Needs the right to make network namespaces, and a kernel with bbr.",
         "Queued: how long a packet waited before the link, on average. `none` is the system's own limit alone.",
     ]
-    return Result(shown, tables, notes, ["uvicorn"])
+    picture = trade_off(panels, cost="ms queued before the link", gain="kB a second")
+    alt = "Throughput and queueing of fixed windows, and of the one that learns, under cubic and bbr"
+    return Result(shown, tables, notes, ["uvicorn"], [Figure("send-window", alt, picture)])
