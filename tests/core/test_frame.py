@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from streamguard.core.frame import Frame, Row, fits, row_of, status_of
+from streamguard.core.frame import Frame, Row, fits, place_of, row_of, status_of
 
 
 def test_a_frame_is_unnamed_and_no_terminal_unless_told() -> None:
@@ -27,6 +27,7 @@ def test_a_frame_and_its_row_are_one_frame(frame: Frame, row: Row) -> None:
     assert row_of(frame) == row
     assert Frame(*row) == frame
     assert status_of(row) == status_of(frame) == frame.status
+    assert place_of(row) == place_of(frame) == (1, 7, 9)
 
 
 @pytest.mark.parametrize("line", [b"", b"a", b"\x01\x0b\x0c\x0e\x09\x1f\x85", "\u2028".encode(), bytes(range(14, 256))])
