@@ -24,6 +24,7 @@ import pytest
 
 from streamguard import client
 from streamguard.core.errors import FailedStream
+from tests.adapters.logged_apps import wait_until
 from tests.adapters.servers import serving
 from tests.asking import http
 from tests.log.redis_server import redis_server
