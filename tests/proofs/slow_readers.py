@@ -94,7 +94,7 @@ class Slow:
         return self.grown <= BOUNDS[self.way] + MARGIN and (self.way not in WAITS or ahead)
 
 
-def within(way: str, folder: str) -> dict[str, str]:
+def within(way: str, folder: str) -> dict[str, Any]:
     """The environment of a server for one of the ways."""
     if way == "logged, in a file":
         return {"STREAMGUARD_TEST_LOG": str(Path(folder) / "streams.db"), "STREAMGUARD_TEST_KEPT": str(IN_FILE)}
@@ -256,7 +256,7 @@ def slow_readers(run: Run) -> Result:
             "Direct has no bound of its own: the server's buffers are all. A log in a file keeps nothing in memory "
             "that grows with the stream. Made and not taken lies in the system's buffers where a source waits.",
             "A source that generates into a log waits for nobody. A reader that is so far behind that the log has "
-            "trimmed what it needs is told so, once it has taken what is on its way.",
+            "trimmed what it needs is sent a `bye` behind what is on its way, and a 410 where it comes back.",
             f"Medians of {ROUNDS} rounds of {ROUND:g} s, with and without in turn; from where a token is made to its "
             "reader. Shown where the second is at most 1.5 times the first and 5 ms.",
         ],
