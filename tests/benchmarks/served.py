@@ -44,8 +44,8 @@ from tests.proofs.measure import ratio
 from tests.proofs.registry import Result, Run, Table, proof
 
 __all__ = [
-    "RATE", "READERS", "STACKS", "TOKENS", "Served", "answering", "memory_per_stream", "served", "served_per_token",
-    "source_of",
+    "BEGUN", "RATE", "READERS", "STACKS", "TOKENS", "Served", "allow_files", "answering", "memory_per_stream", "served",
+    "served_per_token", "source_of", "streaming_app",
 ]  # fmt: skip
 
 STACKS: Final = (("h11", "asyncio"), ("httptools", "uvloop"))
@@ -139,18 +139,19 @@ async def _bare(scope: Any, receive: Any, send: Any) -> None:
     await send({"type": "http.response.body", "body": b"", "more_body": False})
 
 
-def _endpoint(make: Any) -> Starlette:
+def streaming_app(make: Any) -> Starlette:
+    """What `make` makes of a source, answered at both addresses."""
     async def endpoint(request: Any) -> Any:
         return make(source_of(request.scope))
 
     return Starlette(routes=[Route("/stream", endpoint), Route("/wait", endpoint)])
 
 
-sealed = _endpoint(GuardedResponse)
+sealed = streaming_app(GuardedResponse)
 sealed.add_middleware(SealMiddleware)
 bare = answering(_bare)
 guarded = answering(sealed)
-sse_starlette = answering(_endpoint(EventSourceResponse))
+sse_starlette = answering(streaming_app(EventSourceResponse))
 
 
 @contextmanager
@@ -202,9 +203,13 @@ class Served:
         return self._load(0.0).median
 
     def _load(self, pause: float) -> Load:
-        load = stream(self.port, "/stream", READERS, pause=pause)
+        load = self.streamed(pause)
         assert load.tokens == READERS * TOKENS, f"{load.tokens} of {READERS * TOKENS} tokens came"
         return load
+
+    def streamed(self, pause: float) -> Load:
+        """One run of all readers, to their ends."""
+        return stream(self.port, "/stream", READERS, pause=pause)
 
     @property
     def more(self) -> tuple[float, float, float]:
@@ -265,7 +270,7 @@ def _memory(way: str, http: str, loop: str) -> float:
 
 @proof(claim="An open guarded stream holds at most 1.25 times the memory of one of sse-starlette.", minutes=5)
 def memory_per_stream(run: Run) -> Result:
-    _allow_files(2 * HELD + 100)
+    allow_files(2 * HELD + 100)
     rows, shown = [], True
     for http, loop in STACKS:
         run.say(f"uvicorn with {http} and {loop}")
@@ -283,7 +288,8 @@ def memory_per_stream(run: Run) -> Result:
     return Result(shown, [Table(columns, rows)], notes, ["uvicorn", "starlette", "sse-starlette"])
 
 
-def _allow_files(count: int) -> None:
+def allow_files(count: int) -> None:
+    """Let this process, and those that it starts, have so many files open."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft < count:
         resource.setrlimit(resource.RLIMIT_NOFILE, (min(count, hard), hard))
