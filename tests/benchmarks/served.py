@@ -44,7 +44,7 @@ from tests.proofs.measure import ratio
 from tests.proofs.registry import Result, Run, Table, proof
 
 __all__ = [
-    "BEGUN", "RATE", "READERS", "STACKS", "TOKENS", "Served", "allow_files", "answering", "memory_per_stream", "served",
+    "BRIEF", "RATE", "READERS", "STACKS", "TOKENS", "Served", "allow_files", "answering", "memory_per_stream", "served",
     "served_per_token", "source_of", "streaming_app",
 ]  # fmt: skip
 
@@ -52,6 +52,7 @@ STACKS: Final = (("h11", "asyncio"), ("httptools", "uvloop"))
 READERS: Final = 200
 RATE: Final = 50  # tokens a second and stream
 TOKENS: Final = 400  # of one stream, as models answer
+BRIEF: Final = 6  # of one that only shows that readers read
 BEGUN: Final = 1.0  # seconds after which all streams run
 RUNNING: Final = 6.0  # seconds for which they are looked at
 PAIRS: Final = 5
@@ -69,7 +70,7 @@ MOST_MEMORY: Final = 1.25
 _turns = itertools.cycle(range(READERS))
 
 
-async def paced() -> AsyncIterator[str]:
+async def paced(tokens: int = TOKENS) -> AsyncIterator[str]:
     """A model at RATE. The streams of one run are due one after the other, evenly, whatever serves them.
 
     Left to themselves they are due as they began: in step where that is quick. Then a server wakes once for many of
@@ -78,7 +79,7 @@ async def paced() -> AsyncIterator[str]:
     loop = asyncio.get_running_loop()
     phase = next(_turns) / READERS
     due = (math.ceil(loop.time() * RATE) + phase) / RATE
-    for _ in range(TOKENS):
+    for _ in range(tokens):
         due += 1 / RATE
         await asyncio.sleep(due - loop.time())
         yield stamp()
@@ -111,7 +112,9 @@ def _numbers(scope: Any) -> float | None:
 
 
 def source_of(scope: Any) -> AsyncIterator[str]:
-    return waiting() if scope["path"] == "/wait" else paced()
+    if scope["path"] == "/wait":
+        return waiting()
+    return paced(BRIEF) if scope["path"] == "/brief" else paced()
 
 
 def answering(app: Any) -> Any:
@@ -140,11 +143,11 @@ async def _bare(scope: Any, receive: Any, send: Any) -> None:
 
 
 def streaming_app(make: Any) -> Starlette:
-    """What `make` makes of a source, answered at both addresses."""
+    """What `make` makes of a source, answered at each address."""
     async def endpoint(request: Any) -> Any:
         return make(source_of(request.scope))
 
-    return Starlette(routes=[Route("/stream", endpoint), Route("/wait", endpoint)])
+    return Starlette(routes=[Route(path, endpoint) for path in ("/stream", "/wait", "/brief")])
 
 
 sealed = streaming_app(GuardedResponse)
