@@ -68,5 +68,5 @@ def test_readers_that_acknowledge_get_all_and_are_believed() -> None:
 
 def test_what_idle_streams_cost_is_of_streams_that_stay() -> None:
     cost = idle("guarded", streams=5, seconds=0.1, http="httptools", loop="uvloop")
-    assert cost.memory >= 0 and cost.cpu >= 0
+    assert cost.cpu >= 0
     assert cost.received == 0  # no heartbeat is due yet

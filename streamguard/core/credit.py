@@ -74,8 +74,8 @@ class Granter:
 
 
 class Sent:
-    """What was sent of one stream on one connection and not acknowledged yet. Bounded: of many cursors only some are remembered,
-    and an acknowledgement of another one says nothing."""
+    """What was sent of one stream on one connection and not acknowledged yet. Bounded: of many cursors only some are
+    remembered, and an acknowledgement of another one says nothing."""
 
     def __init__(self, sid: str) -> None:
         self.acked: Cursor | None = None
@@ -104,10 +104,8 @@ class Sent:
         self._times.append(now)
         self._end = status
         if len(self._seqs) > _KEPT:
-            for column in (self._seqs, self._offsets, self._crcs, self._times):
-                kept = list(column)[1::2]
-                column.clear()
-                column.extend(kept)
+            self._seqs, self._offsets = deque(list(self._seqs)[1::2]), deque(list(self._offsets)[1::2])
+            self._crcs, self._times = deque(list(self._crcs)[1::2]), deque(list(self._times)[1::2])
             self._step *= 2
 
     def ack(self, cursor: Cursor, now: float) -> float | None:

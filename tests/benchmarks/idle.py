@@ -15,7 +15,7 @@ from typing import Final
 import attrs
 from starlette.responses import StreamingResponse
 
-from tests.benchmarks.load import ask, answer, hold, holding
+from tests.benchmarks.load import answer, ask, hold, holding
 from tests.benchmarks.served import allow_files, answering, served, streaming_app
 from tests.proofs.registry import Result, Run, Table, proof
 
@@ -82,7 +82,8 @@ def idle_streams(run: Run) -> Result:
     memory = statistics.median(mine.memory / other.memory for mine, other in pairs)
     cpu = statistics.median(mine.cpu / other.cpu for mine, other in pairs)
     rows = [
-        (way, one.memory, one.cpu, one.cpu * STREAMS / SECONDS / 1e4, round(one.received)) for way, one in middle.items()
+        (way, one.memory, one.cpu, one.cpu * STREAMS / SECONDS / 1e4, round(one.received))
+        for way, one in middle.items()
     ]
     columns = ("way", "kB a stream", f"µs a stream in {SECONDS:g} s", "% of a core", "bytes a stream")
     bars = [("memory", memory, MOST_MEMORY), ("CPU of heartbeats", cpu, MOST_CPU)]
