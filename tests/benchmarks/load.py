@@ -12,6 +12,7 @@ import statistics
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Any, Final
 
 import attrs
@@ -106,7 +107,7 @@ def stream(
 
     async def run() -> Load:
         load = Load()
-        one = (lambda: Reader(path, load, close=True)) if make is None else (lambda: make(load))
+        one = partial(Reader, path, load, close=True) if make is None else partial(make, load)
         started = [await _connect(port, one) for _ in range(readers)]
         over = asyncio.ensure_future(asyncio.gather(*(reader.over for reader in started)))
         until = time.monotonic() + _LIMIT
