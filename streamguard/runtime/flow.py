@@ -54,7 +54,7 @@ class Flow:
         self.rtt: float | None = None  # seconds, of the newest acknowledgement
         self.gone: Callable[[], object] = _nobody
         self._sid, self._seq, self._offset = at[:3]
-        self._sent = Sent()
+        self._sent = Sent(at.sid)
         self._noted = -math.inf
         self._limit = math.inf if limit is None else limit
         self._beats = beats
@@ -134,7 +134,7 @@ class Flow:
         now = self._clock()
         if now - self._noted >= _SAMPLED:
             self._noted = now
-            self._sent.add(Cursor(self._sid, self._seq, self._offset, crc, status_of(last)), now)
+            self._sent.add(self._seq, self._offset, crc, status_of(last), now)
 
     async def _granted(self, reading: Callable[[], Awaitable[None]], leave: Callable[[], bool] | None) -> bool:
         """Wait for credit. False, and `slow`, where none comes in time: counted from the first beat that asked for it,
