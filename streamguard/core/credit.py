@@ -112,7 +112,7 @@ class Sent:
         index = bisect_left(seqs, cursor.seq)
         if index == len(seqs):
             return None
-        if cursor != (self._sid, seqs[index], self._offsets[index], self._crcs[index], None):
+        if cursor != Cursor(self._sid, seqs[index], self._offsets[index], self._crcs[index]):
             return None
         at = self._times[index]
         for column in (seqs, self._offsets, self._crcs, self._times):

@@ -201,8 +201,8 @@ def _row(run: Run, name: str, costs: list[tuple[float, float]], posts: float) ->
 
 
 @proof(
-    claim=f"Our client's acknowledgements and grants cost less than {MOST:g} % of a server's CPU, with {READERS} readers "
-    f"at {RATE} tokens a second.",
+    claim=f"Our client's acknowledgements and grants cost less than {MOST:g} % of a server's CPU, with {READERS} "
+    f"readers at {RATE} tokens a second.",
     minutes=6,
 )
 def acks(run: Run) -> Result:
