@@ -68,7 +68,7 @@ class Acks:
         self._grant = self._told = self._granter.grant
         self._left = Credit(*credit, at)  # by all grants that may have reached the server
         self._placed = True  # the last one found a connection
-        self._beats = 0
+        self._beats = self._since = 0  # that came, and until the last frame came
         self._wanted = False
         self._telling = False
         self._due = 0.0  # when the next may leave, in monotonic seconds
@@ -83,6 +83,8 @@ class Acks:
             grant = self._granter.used(cursor)
             self._grant = grant or self._grant
             self._wanted = self._wanted or grant is not None or beats > self._beats
+            if cursor != self._at:
+                self._since = beats
             self._at, self._beats = cursor, beats
             begin = self._wanted and not self._telling and not self.over.is_set()
             self._telling = self._telling or begin
@@ -90,9 +92,10 @@ class Acks:
 
     @property
     def stuck(self) -> bool:
-        """Whether the server waits for a grant, and there is no connection to tell it by."""
+        """Whether the server waits for a grant, and there is no connection to tell it by. It waits for none where only
+        the terminal is left, which comes at once: behind the last frame that it may send there must be a beat."""
         with self._lock:
-            return not self._placed and not self._left.allows(self._at)
+            return not self._placed and self._beats > self._since and not self._left.allows(self._at)
 
     def wait(self, now: float) -> float | None:
         """Seconds until the next is to be told; None: nothing is, and whoever tells it is to go."""

@@ -250,7 +250,7 @@ class Exchange:
         headers, cookies = self._again()
         headers["Streamguard-Stream"] = at.sid if at is not None else ""
         headers["Content-Type"] = "application/json"
-        headers["Accept-Encoding"] = "identity"  # the answer is read as it comes
+        headers["Accept-Encoding"] = "identity"  # a refusal's code is read without decompressing
         patience = self._patience
         timeout = {"connect": patience, "pool": patience, "write": _TOLD, "read": _TOLD}
         extensions = {**self._extensions, "timeout": timeout, "trace": trace}

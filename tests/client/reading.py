@@ -63,8 +63,8 @@ def _read_sync(
 ) -> None:
     try:
         with stream_sync(method, url, **options) as answer:
+            frames = answer.frames()
             try:
-                frames = answer.frames()
                 for frame in frames:
                     seen.frames.append(frame)
                     on_frame(frame)
@@ -90,8 +90,8 @@ async def _read(
     try:
         client = httpx.AsyncClient(verify=NO_TLS, follow_redirects=True, limits=limits)
         async with client, stream(method, url, client=client, **options) as answer:
+            frames = answer.frames()
             try:
-                frames = answer.frames()
                 async for frame in frames:
                     seen.frames.append(frame)
                     on_frame(frame)

@@ -138,9 +138,12 @@ def test_a_reader_is_stuck_where_its_last_grant_is_used_and_the_next_found_no_pl
     one.note(at(50), 0)
     one.take(0.0)
     one.answered("no place", 0.0)
-    one.note(at(99), 0)
-    assert not one.stuck
-    one.note(at(100), 0)
+    one.note(at(99), 1)
+    one.note(at(99), 2)
+    assert not one.stuck, "there is credit left"
+    one.note(at(100), 3)
+    assert not one.stuck, "the next may be the terminal, which needs none"
+    one.note(at(100), 4)
     assert one.stuck
     one.take(2.0)
     one.answered("taken", 2.0)
@@ -153,10 +156,12 @@ def test_what_left_and_was_not_answered_may_have_been_heard() -> None:
     one.take(0.0)
     one.answered("later", 0.0)
     one.note(at(100), 0)
+    one.note(at(100), 1)
     one.take(2.0)
     one.answered("no place", 2.0)
     assert not one.stuck
-    one.note(at(110, 10_500), 0)
+    one.note(at(110, 10_500), 1)
+    one.note(at(110, 10_500), 2)
     assert one.stuck, "by its bytes"
 
 
