@@ -69,6 +69,23 @@ class _Over(Exception):
     """What was to be told is of an answer that is over."""
 
 
+class _Body(httpx.AsyncByteStream):
+    """A request's body. httpx makes a generator of one, which a cancellation amid its sending would leave unfinished,
+    for the garbage collector to warn of on trio."""
+
+    def __init__(self, data: bytes) -> None:
+        self._data = data
+
+    def __aiter__(self) -> AsyncIterator[bytes]:
+        self._left = [self._data]
+        return self
+
+    async def __anext__(self) -> bytes:
+        if not self._left:
+            raise StopAsyncIteration
+        return self._left.pop()
+
+
 @cache
 def _defaults() -> httpx.Headers:
     """What httpx sends if nobody chose otherwise, which asks for nothing."""
@@ -262,6 +279,7 @@ class Exchange:
         client, said = self._client, b""
         assert isinstance(client, httpx.AsyncClient)
         request = self._post_of(body, self._extensions.get("trace"))
+        request.stream = _Body(body)
         try:
             response = await client.send(request, stream=True, auth=self.auth, follow_redirects=False)
             try:

@@ -366,6 +366,31 @@ def test_a_sync_answer_that_is_over_tells_nothing_by_the_connection_that_it_leav
     assert posts_to(site) == 0
 
 
+@pytest.mark.parametrize("mode", ["asyncio", "trio"])
+def test_what_is_cancelled_amid_its_sending_leaves_nothing_behind(mode: str) -> None:
+    """trio warns of each generator that it finds unfinished."""
+    gate = Gate()
+    site = Site(*TOKENS[:35], gate, *TOKENS[35:])
+
+    class Holding(httpx.AsyncHTTPTransport):
+        async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+            if request.method == "POST":
+                assert isinstance(request.stream, httpx.AsyncByteStream)
+                async for _ in request.stream:
+                    gate.open()
+                    await anyio.sleep_forever()
+            return await super().handle_async_request(request)
+
+    async def main() -> str:
+        client = httpx.AsyncClient(transport=Holding(verify=NO_TLS))
+        async with client, stream("GET", f"{server.url}/tokens", client=client, credit=(64, 10_000)) as answer:
+            return await answer.read()
+
+    with serving(site.app) as server:
+        assert anyio.run(main, backend=mode) == "".join(TOKENS)
+    assert gate.opened
+
+
 @each_mode
 def test_after_an_acknowledgement_that_the_server_does_not_know_it_is_told_the_next(
     mode: str, monkeypatch: pytest.MonkeyPatch
