@@ -102,6 +102,10 @@ class Connection(Generic[T]):
         self._taken = taken  # also where it is less: what waits to be written counted as taken until it was
         return left > 0 and now - self._since >= self.limit
 
+    def look_from(self, now: float) -> None:
+        """All is taken so far: what is written from now on has the whole `limit`."""
+        self._since = now
+
     def give_up(self) -> None:
         """The reader takes nothing: no write waits for it any longer."""
         self.slow = self.lost = True

@@ -348,16 +348,16 @@ def wakes_of(served: Served, monkeypatch: Any) -> list[float]:
 
 @pytest.mark.parametrize("backlog", [None, 0])
 async def test_the_clock_of_a_quiet_stream_wakes_for_its_heartbeats_alone(backlog: int | None, monkeypatch: Any) -> None:
-    served = serve(Script("a", 400.0, "b", 400.0, "c"), Wire(), heartbeat=20.0, write=LIMIT)
+    served = serve(Script("a", 410.0, "b", 410.0, "c"), Wire(), heartbeat=20.0, write=LIMIT)
     served.wire.backlog = backlog
     wakes = wakes_of(served, monkeypatch)
     await served.run()
-    assert served.wire.beats == 38
-    assert len(wakes) <= 38 + 4  # after each token once or twice, until it is known to be taken
+    assert served.wire.beats == 40
+    assert len(wakes) <= 40 + 4  # after each token once or twice, until it is known to be taken
 
 
 async def test_the_clock_of_a_quiet_stream_without_heartbeats_sleeps(monkeypatch: Any) -> None:
-    served = serve(Script("a", 400.0, "b", 400.0, "c"), heartbeat=None, stall=None, write=LIMIT)
+    served = serve(Script("a", 410.0, "b", 410.0, "c"), heartbeat=None, stall=None, write=LIMIT)
     wakes = wakes_of(served, monkeypatch)
     await served.run()
     assert len(wakes) <= 4
