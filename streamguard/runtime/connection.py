@@ -52,22 +52,26 @@ class Connection(Generic[T]):
         self._taken = -float("inf")  # what the socket had taken at the last look, and since when it is no more
         self._since = self.wrote
         self._scope: anyio.CancelScope | None = None
-        self._claimed: anyio.Event | None = None
+        self._claimed = False
+        self._free: anyio.Event | None = None  # for who waits until it is claimed no more
 
     @contextmanager
     def claim(self) -> Iterator[None]:
         """Write beside the driver."""
-        self._claimed = claimed = anyio.Event()
+        self._claimed = True
         try:
             yield
         finally:
-            claimed.set()
-            self._claimed = None
+            self._claimed = False
+            if self._free is not None:
+                self._free.set()
+                self._free = None
 
     async def settled(self) -> None:
         """Wait until nobody writes beside the driver."""
-        if self._claimed is not None:
-            await self._claimed.wait()
+        if self._claimed:
+            self._free = self._free or anyio.Event()
+            await self._free.wait()
 
     def leave(self) -> None:
         """The reader left: no write waits for it any longer."""

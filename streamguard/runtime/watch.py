@@ -34,6 +34,7 @@ logger = logging.getLogger("streamguard")
 
 T = TypeVar("T", bytes, list[Any])
 _NEVER: Final = float("inf")
+_GRID: Final = 1024  # parts of a heartbeat's interval, at which the signs of life of many streams leave together
 _LOOKS: Final = 4  # at a write, within its deadline: how exactly that is kept, and what a stream that flows pays for it
 
 
@@ -141,7 +142,7 @@ class ClockWatch(Generic[T]):
         if not self._line.opened:
             due = min(due, self._started + self._timing.peek)
         elif self._timing.heartbeat is not None:
-            due = min(due, self._line.wrote + self._timing.heartbeat)
+            due = min(due, self._beat_due(self._timing.heartbeat))
         if self._timing.stall is not None:
             due = min(due, (now if self.parked is None else self.parked) + self._timing.stall)
         try:
@@ -153,6 +154,12 @@ class ClockWatch(Generic[T]):
             return now
         # One that the last tick did not move was answered: waking for it again would be a busy loop.
         return due if flush is None or flush <= self._ticked else min(due, flush)
+
+    def _beat_due(self, interval: float) -> float:
+        """When a sign of life is due. Streams that are idle at once share such times: for each that had one of its own
+        the loop would have to wake."""
+        part = interval / _GRID
+        return (self._line.wrote + interval) // part * part
 
     def _next_look(self, now: float) -> float:
         limit = self._line.limit
@@ -189,7 +196,7 @@ class ClockWatch(Generic[T]):
                     return
                 self._ticked = now
                 out = self._stage.tick(now)
-                if not out and heartbeat is not None and now >= self._line.wrote + heartbeat:
+                if not out and heartbeat is not None and now >= self._beat_due(heartbeat):
                     self._line.wrote = now  # also where none is written: it would be due for ever
                     if not self._line.unsent():
                         out = self._stage.heartbeat()
