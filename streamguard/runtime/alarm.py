@@ -18,10 +18,11 @@ __all__ = ["Alarm"]
 class Alarm:
     """`set` wakes the task that sleeps, and none falls asleep any more until `clear`."""
 
-    __slots__ = ("_event", "_future", "_set")
+    __slots__ = ("_event", "_future", "_loop", "_set")
 
     def __init__(self) -> None:
         self._set = False
+        self._loop: asyncio.AbstractEventLoop | None = None  # once the task slept, on asyncio
         self._future: asyncio.Future[None] | None = None
         self._event: anyio.Event | None = None
 
@@ -41,12 +42,12 @@ class Alarm:
         """Return after so many seconds (infinity: never), or once it is set: at once if it is. For one task."""
         if self._set:
             return
-        if running_trio() is not None:
+        if self._loop is None and running_trio() is not None:
             self._event = anyio.Event()
             with anyio.move_on_after(seconds):
                 await self._event.wait()
             return
-        loop = asyncio.get_running_loop()
+        loop = self._loop = self._loop or asyncio.get_running_loop()
         self._future = future = loop.create_future()
         timer = loop.call_later(seconds, _ring, future) if seconds < float("inf") else None
         try:

@@ -18,6 +18,7 @@ from typing import Any, Generic, TypeVar
 
 import anyio
 
+from streamguard.runtime.patient import Patient
 from streamguard.runtime.sink import Sink
 
 __all__ = ["Connection", "Lost"]
@@ -215,10 +216,10 @@ class Connection(Generic[T]):
                 tasks.start_soon(self._look, scope, limit)
                 await write()
                 tasks.cancel_scope.cancel()
-        else:
-            if limit is not None:
-                scope.deadline = anyio.current_time() + limit
+        elif limit is None:
             await write()
+        else:
+            await Patient(write, lambda: _limit(scope, limit))
 
     async def _write(self, write: Callable[[], Awaitable[None]]) -> None:
         if self.gone.is_set() or self.slow:
@@ -242,3 +243,7 @@ class Connection(Generic[T]):
             self.slow = self.slow or not self.gone.is_set()
             self.torn = self.lost = True
             raise Lost
+
+
+def _limit(scope: anyio.CancelScope, seconds: float) -> None:
+    scope.deadline = anyio.current_time() + seconds

@@ -34,7 +34,7 @@ logger = logging.getLogger("streamguard")
 
 T = TypeVar("T", bytes, list[Any])
 _NEVER: Final = float("inf")
-_GRID: Final = 1024  # parts of a heartbeat's interval, at which the signs of life of many streams leave together
+_GRID: Final = 256  # parts of a heartbeat's interval, at which the signs of life of many streams leave together
 _LOOKS: Final = 4  # at a write, within its deadline: how exactly that is kept, and what a stream that flows pays for it
 
 
