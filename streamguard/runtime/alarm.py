@@ -49,7 +49,7 @@ class Alarm:
             return
         loop = self._loop = self._loop or asyncio.get_running_loop()
         self._future = future = loop.create_future()
-        timer = loop.call_later(seconds, _ring, future) if seconds < float("inf") else None
+        timer = loop.call_at(loop.time() + seconds, _ring, future) if seconds < float("inf") else None
         try:
             await future
         finally:

@@ -12,8 +12,8 @@ own next write: one write at a time, and no lock.
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Awaitable, Callable
+from contextlib import AbstractContextManager
 from typing import Any, Generic, TypeVar
 
 import anyio
@@ -56,17 +56,16 @@ class Connection(Generic[T]):
         self._claimed = False
         self._free: anyio.Event | None = None  # for who waits until it is claimed no more
 
-    @contextmanager
-    def claim(self) -> Iterator[None]:
+    def claim(self) -> AbstractContextManager[None]:
         """Write beside the driver."""
-        self._claimed = True
-        try:
-            yield
-        finally:
-            self._claimed = False
-            if self._free is not None:
-                self._free.set()
-                self._free = None
+        return _Claim(self)
+
+    def hold(self, *, claimed: bool) -> None:
+        """Begin, or end, a claim."""
+        self._claimed = claimed
+        if not claimed and self._free is not None:
+            self._free.set()
+            self._free = None
 
     async def settled(self) -> None:
         """Wait until nobody writes beside the driver."""
@@ -243,6 +242,21 @@ class Connection(Generic[T]):
             self.slow = self.slow or not self.gone.is_set()
             self.torn = self.lost = True
             raise Lost
+
+
+class _Claim(AbstractContextManager[None]):
+    """Not made of a generator, which costs a sign of life as much as to make its bytes."""
+
+    __slots__ = ("_line",)
+
+    def __init__(self, line: Connection[Any]) -> None:
+        self._line = line
+
+    def __enter__(self) -> None:
+        self._line.hold(claimed=True)
+
+    def __exit__(self, *exc: object) -> None:
+        self._line.hold(claimed=False)
 
 
 def _limit(scope: anyio.CancelScope, seconds: float) -> None:

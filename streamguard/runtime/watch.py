@@ -34,7 +34,7 @@ logger = logging.getLogger("streamguard")
 
 T = TypeVar("T", bytes, list[Any])
 _NEVER: Final = float("inf")
-_GRID: Final = 256  # parts of a heartbeat's interval, at which the signs of life of many streams leave together
+_GRID: Final = 256  # parts of an interval, at whose edges the clocks of many streams wake together
 _LOOKS: Final = 4  # at a write, within its deadline: how exactly that is kept, and what a stream that flows pays for it
 
 
@@ -156,14 +156,12 @@ class ClockWatch(Generic[T]):
         return due if flush is None or flush <= self._ticked else min(due, flush)
 
     def _beat_due(self, interval: float) -> float:
-        """When a sign of life is due. Streams that are idle at once share such times: for each that had one of its own
-        the loop would have to wake."""
-        part = interval / _GRID
-        return (self._line.wrote + interval) // part * part
+        """When a sign of life is due."""
+        return _together(self._line.wrote + interval, interval)
 
     def _next_look(self, now: float) -> float:
         limit = self._line.limit
-        return _NEVER if limit is None or self._resting else now + limit / _LOOKS
+        return _NEVER if limit is None or self._resting else _together(now + limit / _LOOKS, limit)
 
     def _may_rest(self) -> bool:
         """Whether nothing can be stuck before the driver's next item. A stream that flows is looked at by the clock:
@@ -222,3 +220,9 @@ class ClockWatch(Generic[T]):
         with self._line.claim():
             await self._end.finish()
         return True
+
+
+def _together(due: float, interval: float) -> float:
+    """A little before `due`: streams that wait share such times. For each with one of its own the loop would wake."""
+    part = max(interval / _GRID, 1e-6)  # of the smallest floats such a part is zero
+    return due // part * part

@@ -347,7 +347,7 @@ def wakes_of(served: Served, monkeypatch: Any) -> list[float]:
 
 
 @pytest.mark.parametrize("backlog", [None, 0])
-async def test_the_clock_of_a_quiet_stream_wakes_for_its_heartbeats_alone(backlog: int | None, monkeypatch: Any) -> None:
+async def test_the_clock_of_a_quiet_stream_wakes_for_its_beats_alone(backlog: int | None, monkeypatch: Any) -> None:
     served = serve(Script("a", 410.0, "b", 410.0, "c"), Wire(), heartbeat=20.0, write=LIMIT)
     served.wire.backlog = backlog
     wakes = wakes_of(served, monkeypatch)
