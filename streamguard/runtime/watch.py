@@ -225,4 +225,4 @@ class ClockWatch(Generic[T]):
 def _together(due: float, interval: float) -> float:
     """A little before `due`: streams that wait share such times. For each with one of its own the loop would wake."""
     part = max(interval / _GRID, 1e-6)  # of the smallest floats such a part is zero
-    return due // part * part
+    return due // part * part if part < _NEVER else due  # which would be no number

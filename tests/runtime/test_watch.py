@@ -363,6 +363,19 @@ async def test_the_clock_of_a_quiet_stream_without_heartbeats_sleeps(monkeypatch
     assert len(wakes) <= 4
 
 
+@pytest.mark.parametrize("limit", [float("inf"), 1e308])
+async def test_limits_without_end_are_never_due(limit: float, monkeypatch: Any) -> None:
+    served = serve(Script("a", 410.0, "b"), heartbeat=limit, stall=limit, write=limit)
+    wakes = wakes_of(served, monkeypatch)
+    await served.run()
+    assert (served.outcome.status, served.wire.beats, wakes) == ("complete", 0, [])
+
+
+async def test_a_heartbeat_of_the_smallest_interval_is_one() -> None:
+    served = await serve(Script("a", 0.01, "b"), heartbeat=5e-324).run()
+    assert 1 <= served.wire.beats <= 11
+
+
 async def test_the_clock_of_a_busy_stream_wakes_a_few_times_a_deadline(monkeypatch: Any) -> None:
     served = serve(Script(*["a", 0.5] * 160), heartbeat=20.0, write=LIMIT)
     wakes = wakes_of(served, monkeypatch)
