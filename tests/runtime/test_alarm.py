@@ -60,7 +60,7 @@ async def test_an_alarm_that_is_set_at_the_time_it_rings_wakes_once() -> None:
 class _Bare:
     """An awaitable whose iterator has no method but `__next__`."""
 
-    def __await__(self):  # type: ignore[no-untyped-def]
+    def __await__(self) -> Any:
         return iter(())
 
 
