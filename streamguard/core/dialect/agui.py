@@ -127,8 +127,12 @@ class AgUiEncoder(EventEncoder):
             if self._begun:
                 raise UnsupportedItem("a second RUN_STARTED", self.name, "the first item begins the run")
             self._begun = True
-            self._run = {key: as_text(event.get(key)) or value for key, value in self._run.items()}
+            self._name(event)
         return [*(self._begin() if kind.startswith(_INSIDE) else self._before()), told]
+
+    def _name(self, event: Mapping[str, Any]) -> None:
+        """Take the run's names from the event that begins it."""
+        self._run = {key: as_text(event.get(key)) or value for key, value in self._run.items()}
 
     def _finish(self, ending: Ending) -> list[Payload]:
         return []
@@ -143,7 +147,7 @@ class AgUiEncoder(EventEncoder):
     def _follow(self, payload: Mapping[str, Any]) -> None:
         kind = str(payload["type"])
         if kind == "RUN_STARTED":
-            self._run = {key: str(payload[key]) for key in self._run}
+            self._name(payload)
         elif kind in ("TEXT_MESSAGE_START", "TOOL_CALL_START", "REASONING_START"):
             self._open = {"T": "tool_call", "R": "reasoning"}[kind[0]] if kind != "TEXT_MESSAGE_START" else "text"
             self._parts += kind != "TOOL_CALL_START"

@@ -35,7 +35,6 @@ from streamguard.core.jsontext import dumps, quote, whole_text
 
 __all__ = ["Ui", "UiEncoder", "UiReader"]
 
-_REASONS: Final = ("stop", "length", "content-filter", "tool-calls", "error")  # those that the SDK knows
 _INVALID: Final = "the arguments are no JSON object"
 
 
@@ -155,14 +154,13 @@ class UiEncoder(EventEncoder):
             self._in_step = kind == "start-step"
 
     def _finish(self, ending: Ending) -> list[Payload]:
-        reason = ending.reasons[0].replace("_", "-")
-        finish = {"finishReason": reason if reason in _REASONS else "other", **self._finished}
+        # Without a reason: the first SDK of this protocol refuses every field that it does not know.
         step = [self._event("finish-step")] if self._in_step else []
-        return [*step, self._event("finish", **finish)]
+        return [*step, self._event("finish", **self._finished)]
 
     def closing(self, ending: Ending) -> list[Payload]:
         if ending.status == "cancelled":
-            return [*self._before(), self._event("abort", reason=failure_of(ending).message)]
+            return [*self._before(), self._event("abort")]
         return super().closing(ending)
 
     def _last(self, ending: Ending) -> Payload:

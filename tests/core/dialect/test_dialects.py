@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from streamguard.core.dialect import Dialect, Native, OpenAI, Raw, Text, dialect_named
+from streamguard.core.dialect import AgUi, Anthropic, Dialect, Native, OpenAI, OpenAIResponses, Raw, Text, Ui, dialect_named
 from streamguard.core.wire import Sse
 
 
@@ -16,6 +16,10 @@ from streamguard.core.wire import Sse
     [
         ("native", Native, True, True),
         ("openai", OpenAI, False, True),
+        ("openai-responses", OpenAIResponses, False, True),
+        ("anthropic", Anthropic, False, True),
+        ("ui", Ui, False, True),
+        ("ag-ui", AgUi, False, True),
         ("raw", Raw, False, False),
         ("text", Text, False, True),
     ],
@@ -32,11 +36,14 @@ def test_a_setting_is_returned_as_it_is() -> None:
 
 
 def test_an_unknown_name_is_refused_with_the_known_ones() -> None:
-    with pytest.raises(ValueError, match="unknown dialect 'xml'; known: native, openai, raw, text"):
+    with pytest.raises(ValueError, match="unknown dialect 'xml'; known: native, openai, openai-responses, anthropic, ui, ag-ui, raw, text"):
         dialect_named("xml")
 
 
-KNOWN = "dialect is 'native', 'openai', 'raw', 'text', or an instance such as OpenAI(model='m'), not "
+KNOWN = (
+    "dialect is 'native', 'openai', 'openai-responses', 'anthropic', 'ui', 'ag-ui', 'raw', 'text', "
+    "or an instance such as OpenAI(model='m'), not "
+)
 
 
 @pytest.mark.parametrize(
