@@ -185,7 +185,8 @@ def test_a_chat_is_another_apis_answer_too(name: str) -> None:
     items, answer = content(name)
     found = served(through(items, OpenAIResponses(), Sse()), response)
     assert found.output_text == answer.text
-    calls = [tool_call(item.call_id, item.name, item.arguments) for item in found.output if item.type == "function_call"]
+    made = [item for item in found.output if item.type == "function_call"]
+    calls = [tool_call(item.call_id, item.name, item.arguments) for item in made]
     assert calls == [block for block in answer.blocks if block.type == "tool_call"]
     assert len(calls) == 2
 

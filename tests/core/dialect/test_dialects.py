@@ -7,7 +7,18 @@ from typing import Any
 
 import pytest
 
-from streamguard.core.dialect import AgUi, Anthropic, Dialect, Native, OpenAI, OpenAIResponses, Raw, Text, Ui, dialect_named
+from streamguard.core.dialect import (
+    AgUi,
+    Anthropic,
+    Dialect,
+    Native,
+    OpenAI,
+    OpenAIResponses,
+    Raw,
+    Text,
+    Ui,
+    dialect_named,
+)
 from streamguard.core.wire import Sse
 
 

@@ -54,6 +54,10 @@ class TestText:
         assert data == [delta('"role":"assistant"', '"stop"'), DONE]
         assert (answer.verdict, answer.text) == (Verdict.COMPLETE, "")
 
+    def test_text_as_an_item_is_the_same_chunk(self) -> None:
+        first, second = DIALECT.encoder(), DIALECT.encoder()
+        assert [payload.data for payload in first.item("a", Ending())] == [second.text("a")]
+
     def test_the_sources_own_reason_is_told(self) -> None:
         data, answer = stream("a", Finish("length"))
         assert data[-2:] == [delta("", '"length"'), DONE]
