@@ -132,7 +132,8 @@ def test_calls_whose_pieces_alternate_are_both_whole() -> None:
 
 def test_chunks_of_calls_are_whole_when_their_arguments_are() -> None:
     found = bare(
-        call("CHUNK", toolCallId="a", toolCallName="f", delta='{"x": '), call("CHUNK", delta="{}"), call("CHUNK", delta="}"),
+        call("CHUNK", toolCallId="a", toolCallName="f", delta='{"x": '),
+        call("CHUNK", delta="{}"), call("CHUNK", delta="}"),
         call("CHUNK", toolCallId="b", toolCallName="g", delta='{"y": "}'), {"type": "TEXT_MESSAGE_CHUNK", "delta": "t"},
     )  # fmt: skip
     assert found.blocks == [tool_call("a", "f", '{"x": {}}')]

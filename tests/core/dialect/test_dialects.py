@@ -47,7 +47,7 @@ def test_a_setting_is_returned_as_it_is() -> None:
 
 
 def test_an_unknown_name_is_refused_with_the_known_ones() -> None:
-    with pytest.raises(ValueError, match="unknown dialect 'xml'; known: native, openai, openai-responses, anthropic, ui, ag-ui, raw, text"):
+    with pytest.raises(ValueError, match=r"unknown dialect 'xml'; known: native, openai, .*, ag-ui, raw, text$"):
         dialect_named("xml")
 
 

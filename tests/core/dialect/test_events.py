@@ -88,8 +88,8 @@ def test_a_failed_stream_has_no_marker_of_success(dialect: Dialect) -> None:
     for marker in ("message_stop", "message_delta", "response.completed", "response.incomplete", '"finish', "[DONE]"):
         assert marker not in told
     assert "RUN_FINISHED" not in told
-    bare = read(b"".join([b"data: %b\n\n" % json.dumps(one).encode() for one in json.loads(told)]), dialect=dialect.name)
-    assert bare.verdict is Verdict.FAILED
+    bare = b"".join([b"data: %b\n\n" % json.dumps(one).encode() for one in json.loads(told)])
+    assert read(bare, dialect=dialect.name).verdict is Verdict.FAILED
 
 
 @each
