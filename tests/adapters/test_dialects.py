@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
 import pytest
@@ -11,7 +11,7 @@ from starlette.requests import Request
 from starlette.routing import Route
 
 from streamguard import anyone_with_the_id
-from streamguard.adapters.starlette import SealMiddleware, StreamGuard, guarded
+from streamguard.adapters.starlette import StreamGuard, guarded
 from streamguard.client import stream_sync
 from streamguard.core.dialect import AgUi, Anthropic, Native, OpenAI, OpenAIResponses, Ui
 from streamguard.core.errors import FailedStream
@@ -24,35 +24,40 @@ NAMES = [dialect.name for dialect in (Native(), OpenAI(), OpenAIResponses(), Ant
 BLOCKS = [Block("reasoning", {"text": "so"}), tool_call("c", "f", '{"x":1}')]
 
 
-def site(dialect: str, logged: bool) -> Starlette:
-    async def tokens(request: Request) -> AsyncIterator[Any]:
-        yield BLOCKS[0]
-        for word in ("a ", "b "):
-            yield word
-        yield BLOCKS[1]
-        if "fail" in request.query_params:
-            raise RuntimeError("inside")
+async def tokens(request: Request) -> AsyncIterator[Any]:
+    yield BLOCKS[0]
+    for word in ("a ", "b "):
+        yield word
+    yield BLOCKS[1]
+    if "fail" in request.query_params:
+        raise RuntimeError("inside")
 
-    if not logged:
-        app = Starlette(routes=[Route("/", guarded(dialect=dialect)(tokens), methods=["POST"])])
-        app.add_middleware(SealMiddleware)
-        return app
+
+@pytest.fixture(scope="module")
+def url() -> Iterator[str]:
     guard = StreamGuard(MemoryLog(), authorize=anyone_with_the_id)
-    app = Starlette(routes=[Route("/", guard.stream(dialect=dialect)(tokens), methods=["POST"])])
-    guard.install(app, "/streams")
-    return app
+    ways = {"direct": guarded, "logged": guard.stream}
+    app = Starlette(
+        routes=[
+            Route(f"/{way}/{name}", decorator(dialect=name)(tokens), methods=["POST"])
+            for way, decorator in ways.items()
+            for name in NAMES
+        ]
+    )
+    guard.install(app, "/streams")  # which seals it
+    with serving(app) as server:
+        yield server.url
 
 
-@pytest.mark.parametrize("logged", [False, True], ids=["direct", "logged"])
+@pytest.mark.parametrize("way", ["direct", "logged"])
 @pytest.mark.parametrize("dialect", NAMES)
-def test_an_answer_is_whole_or_failed(dialect: str, logged: bool) -> None:
-    with serving(site(dialect, logged)) as server:
-        url = f"{server.url}/"
-        with stream_sync("POST", url) as answer:
-            assert list(answer.blocks()) == BLOCKS
-            assert answer.received == "a b "
-            assert answer.receipt.verdict is Verdict.COMPLETE
-            assert answer.response.headers.get("x-vercel-ai-ui-message-stream") == ("v1" if dialect == "ui" else None)
-        with stream_sync("POST", url + "?fail=1") as answer, pytest.raises(FailedStream) as caught:
-            answer.read()
-        assert (caught.value.received, caught.value.failure.code) == ("a b ", "source_error")
+def test_an_answer_is_whole_or_failed(url: str, dialect: str, way: str) -> None:
+    address = f"{url}/{way}/{dialect}"
+    with stream_sync("POST", address) as answer:
+        assert list(answer.blocks()) == BLOCKS
+        assert answer.received == "a b "
+        assert answer.receipt.verdict is Verdict.COMPLETE
+        assert answer.response.headers.get("x-vercel-ai-ui-message-stream") == ("v1" if dialect == "ui" else None)
+    with stream_sync("POST", address + "?fail=1") as answer, pytest.raises(FailedStream) as caught:
+        answer.read()
+    assert (caught.value.received, caught.value.failure.code) == ("a b ", "source_error")
