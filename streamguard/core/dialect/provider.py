@@ -37,15 +37,25 @@ class Profile:
     """How one server departs from its API.
 
     `done`: whether chat and completions end with `[DONE]`; `reasons`: whether choices get a
-    `finish_reason`.
+    `finish_reason`; `lenient`: whether the blank line behind the last event may be missing.
     """
 
     done: bool = True
     reasons: bool = True
+    lenient: bool = False
 
 
-# transformers serve 5.24 never sends `[DONE]` (recorded); the others follow the API.
-PROFILES: Final[Mapping[str, Profile]] = {"openai": Profile(), "transformers": Profile(done=False)}
+# transformers serve 5.24 never sends `[DONE]` (recorded), llama-server was seen to end without a blank line behind it;
+# the others follow the API. They have names so that a departure that is found later is no change to those who use them.
+PROFILES: Final[Mapping[str, Profile]] = {
+    "openai": Profile(),
+    "vllm": Profile(),
+    "sglang": Profile(),
+    "llama.cpp": Profile(lenient=True),
+    "ollama": Profile(),
+    "transformers": Profile(done=False),
+    "litellm": Profile(),
+}
 
 _scan: Final[Callable[[str, int], tuple[Any, int]]] = vars(json.JSONDecoder())["scan_once"]
 _RESPONSES_ENDS: Final = ("response.completed", "response.incomplete")
@@ -256,6 +266,11 @@ class ProviderReader:
         self._end = end
         self._marked = False
         self._blocks = ProviderBlocks()
+
+    @property
+    def begun(self) -> set[int]:
+        """The choices of chat and completions that anything came of."""
+        return self._stream.begun
 
     @property
     def reasons(self) -> dict[int, str]:
