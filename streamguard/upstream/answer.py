@@ -37,7 +37,6 @@ _FINAL: Final = frozenset((
     "invalid_request_error", "authentication_error", "permission_error", "not_found_error", "request_too_large",
     "billing_error", "context_length_exceeded", "BadRequestError",
 ))  # fmt: skip
-)
 
 
 class EventReader(Protocol):
