@@ -29,7 +29,7 @@ LAYERS = {
     "observe": ("core", "observe.hooks"),
     "runtime": ("core", "log.base", "observe.hooks", "runtime"),
     "app": ("core", "log.base", "observe.hooks", "runtime"),
-    "upstream": ("core", "runtime.source", "runtime.takeover", "upstream"),
+    "upstream": ("core", "runtime.closing", "runtime.source", "runtime.takeover", "upstream"),
     "client": ("core", "client"),
     "adapters": ("core", "log.base", "observe.hooks", "runtime", "app", "upstream", "adapters"),
     "proxy": ("core", "log.base", "observe.hooks", "runtime", "app", "upstream", "adapters.asgi"),
