@@ -46,7 +46,7 @@ RUN = {
     "cut_test.py", "disconnect_test.py", "contract_test.py", "decoders_test.py",
     "surviving_app.py", "protected_app.py", "shared_app.py",
     "lasting_app.py", "cut_and_back.py", "surviving_reader.py", "saved_app.py", "filed_app.py", "redis_app.py",
-    "taken_app.py", "reloaded_app.py", "completing_app.py",
+    "taken_app.py", "reloaded_app.py", "ai_sdk_app.py", "completing_app.py",
     "compressed_app.py", "compressed_reader.py",
     "granting_app.py", "granting_reader.py", "windowed_app.py",
     "converted_app.py", "events_app.py", "limited_reading.py", "resuming.py", "restarted.py",
