@@ -125,7 +125,8 @@ def test_a_page_that_is_loaded_again_is_given_the_whole_running_stream(framework
         assert clean
         assert b"x-vercel-ai-ui-message-stream: v1" in head
         kinds = re.findall(rb'"type":"([\w-]+)"', body)
-        assert kinds == [b"start", b"start-step", b"text-start", *3 * [b"text-delta"], b"text-end", b"finish-step", b"finish"]
+        text = [b"text-start", *3 * [b"text-delta"], b"text-end"]
+        assert kinds == [b"start", b"start-step", *text, b"finish-step", b"finish"]
         assert (frames(body)[-1], site.source.starts) == (b"[DONE]", 1)
 
 
@@ -153,7 +154,7 @@ def test_a_reader_with_a_cursor_goes_on_behind_it() -> None:
         site.gate.open()
         wait_until(lambda: not len(site.guard.runs))
         rest = site.again(last_event_id=str(at))
-        assert [cursor.seq for cursor in cursors(rest.body)] == list(range(at.seq + 1, at.seq + 1 + len(cursors(rest.body))))
+        assert cursors(rest.body)[0].seq == at.seq + 1
         assert b"one " not in rest.body
         assert b"three " in rest.body
 
