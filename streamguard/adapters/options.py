@@ -117,6 +117,13 @@ class AnswerOptions:
                 raise TypeError(_unknown(name, _NAMES))
         return attrs.evolve(options, **given) if given else options
 
+    @classmethod
+    def of_resumes(cls, named: Options) -> AnswerOptions:
+        """The same for what only resumes. Raises TypeError for limits too."""
+        if named.get("limits") is not None:
+            raise TypeError("what resumes has no limits: those of new streams are StreamGuard(…, limits=Limits(…))")
+        return cls.of(None, named)
+
     def carrier(self, answer_terms: Terms | None) -> Wire:
         """The carrier for a request's terms."""
         wire = self.wire
@@ -125,7 +132,6 @@ class AnswerOptions:
         if isinstance(wire, Sse) and answer_terms is not None and answer_terms.ids == "id":
             wire = attrs.evolve(wire, ids="id")
         return wire
-
 
     def granted(self, facts: RequestFacts, headers: Iterable[tuple[str, str]] = ()) -> Granted:
         """What a request is granted of the keys that it asks for. `headers` are those that the application gave: a body

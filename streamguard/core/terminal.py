@@ -13,9 +13,10 @@ from zlib import crc32
 
 from streamguard.core.cursor import Cursor
 from streamguard.core.errors import CorruptStream, Failure
+from streamguard.core.frame import Frame
 from streamguard.core.wire.base import Received
 
-__all__ = ["SUMMARY_BESIDE", "failure_in", "read_summary"]
+__all__ = ["SUMMARY_BESIDE", "failure_beside", "failure_in", "read_summary"]
 
 SUMMARY_BESIDE: Final = ("openai", "openai-responses", "anthropic", "ui", "ag-ui")  # those that foreign SDKs read
 
@@ -62,3 +63,8 @@ def failure_in(summary: Mapping[str, Any] | None) -> Failure | None:
         bool(error.get("retryable")),
         bool(error.get("resumable")),
     )
+
+
+def failure_beside(frame: Frame) -> Failure | None:
+    """The failure that the summary beside the data of a terminal tells of; of a frame of ours, which is not checked."""
+    return None if frame.extra is None else failure_in(json.loads(frame.extra.partition(b" ")[2]))

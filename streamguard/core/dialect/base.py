@@ -24,6 +24,7 @@ __all__ = [
     "Payload",
     "Reading",
     "Sent",
+    "has_abort_part",
     "refuse_wire",
     "scan_string",
     "summary",
@@ -145,6 +146,12 @@ class Dialect(Protocol):
     def reader(self) -> DialectReader:
         """A fresh reader."""
         ...
+
+
+def has_abort_part(dialect: Dialect) -> bool:
+    """Whether a dialect tells of a cancel in a part that its SDK takes for an end, and not for an error: one that says
+    so, `abort_part = True`."""
+    return bool(getattr(dialect, "abort_part", False))
 
 
 def summary(ending: Ending, frames: int, size: int) -> bytes:

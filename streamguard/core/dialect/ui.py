@@ -294,6 +294,7 @@ class Ui:
     name = "ui"
     own_ids = False
     takes_text = True
+    abort_part = True
 
     def encoder(self, *, negotiated: bool = False) -> UiEncoder:
         return UiEncoder(f"msg_{secrets.token_hex(12)}" if self.message_id is None else self.message_id)

@@ -19,6 +19,7 @@ from streamguard.core.dialect import (
     Ui,
     dialect_named,
 )
+from streamguard.core.dialect.base import has_abort_part
 from streamguard.core.wire import Sse
 
 
@@ -39,6 +40,11 @@ def test_a_dialect_has_a_name(name: str, kind: type[Dialect], own_ids: bool, tak
     dialect = dialect_named(name)
     assert type(dialect) is kind
     assert (dialect.name, dialect.own_ids, dialect.takes_text) == (name, own_ids, takes_text)
+
+
+def test_only_the_ui_stream_has_a_part_that_says_cancelled_and_is_no_error() -> None:
+    names = ("native", "openai", "openai-responses", "anthropic", "ui", "ag-ui", "raw", "text")
+    assert [name for name in names if has_abort_part(dialect_named(name))] == ["ui"]
 
 
 def test_a_setting_is_returned_as_it_is() -> None:
