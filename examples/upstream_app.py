@@ -6,8 +6,8 @@
     curl -N --json '{"model": "m", "stream": true, "messages": [{"role": "user", "content": "Hello"}]}' \
         localhost:8000/v1/chat/completions
 
-A server that dies, is stopped or is cut off in the middle ends its stream, too often cleanly. Here that is a failure for
-whoever reads, with any client. A reader that leaves ends the generation: the connection to the server is closed at once.
+A server that dies, is stopped or is cut off in the middle ends its stream, too often cleanly. Here that is a failure
+for whoever reads, with any client. A reader that leaves ends the generation: the connection to the server is closed.
 """
 
 from __future__ import annotations

@@ -37,17 +37,19 @@ _VERDICTS = {
 
 
 class Body(httpx.AsyncByteStream):
-    """A body of these pieces, whole by its framing or not; `closed` once its reader has hung up."""
+    """A body of these pieces, whole by its framing or not. `taken`: how many its reader took; `closed`: it hung up."""
 
     def __init__(self, pieces: Iterable[bytes], *, clean: bool = True) -> None:
         self._pieces = pieces
         self._clean = clean
         self.closed = False
+        self.taken = 0
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
         for piece in self._pieces:
             if self.closed:
                 raise httpx.ReadError("closed")
+            self.taken += 1
             yield piece
         if not self._clean:
             raise httpx.RemoteProtocolError("peer closed connection without sending complete message body")

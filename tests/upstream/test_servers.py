@@ -7,9 +7,11 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import anyio
+import httpx
 import pytest
 
 from streamguard.core.dialect import Raw
+from streamguard.core.dialect.provider import PROFILES
 from streamguard.core.errors import SourceFailed
 from streamguard.core.items import Block, Event, Finish
 from streamguard.core.receipt import Verdict
@@ -21,7 +23,9 @@ from streamguard.upstream.server import ModelServer
 from streamguard.upstream.tgi import TextGeneration, is_last
 from tests.adapters.servers import Server, serving
 from tests.core.wire.streams import read, written
+from tests.modules import ROOT
 from tests.upstream.player import CHAT, Player, chat, named, unnamed
+from tests.upstream.recorded import Body
 
 pytestmark = pytest.mark.anyio
 
@@ -306,3 +310,30 @@ def test_an_unknown_profile_is_refused_with_the_known_ones() -> None:
 
 def test_another_version_of_the_api_may_be_named() -> None:
     assert Messages("http://model", headers={"Anthropic-Version": "2030"}).headers == {"Anthropic-Version": "2030"}
+
+
+def test_the_matrix_names_every_profile() -> None:
+    table = (ROOT / "docs" / "reference" / "upstreams.md").read_text(encoding="utf-8")
+    assert all(f", `{profile}` |" in table for profile in PROFILES)
+    assert f"`{'`, `'.join(list(PROFILES)[1:])}`" in (ROOT / "docs" / "how-to" / "read-a-model-server.md").read_text()
+
+
+async def test_an_answer_that_is_no_stream_is_read_no_further_than_the_log_needs() -> None:
+    body = Body([b"a" * 1500] * 100)
+    client = httpx.AsyncClient(transport=httpx.MockTransport(lambda request: httpx.Response(500, stream=body)))
+    async with client:
+        assert (await failing(ChatCompletions("http://model", client=client).events({})))[1] == "upstream_status"
+    assert body.taken == 2
+    assert body.closed
+
+
+@quick
+async def test_over_http2_the_stream_is_closed_and_its_connection_is_not_read_on() -> None:
+    body = Body([event.encode() for event in CHAT])
+    headers = {"content-type": "text/event-stream"}
+    answer = httpx.Response(200, headers=headers, stream=body, extensions={"http_version": b"HTTP/2"})
+    async with httpx.AsyncClient(transport=httpx.MockTransport(lambda request: answer)) as client:
+        source = ChatCompletions("http://model", client=client).events({})
+        await source.__anext__()
+        await source.aclose()
+    assert (body.taken, body.closed) == (1, True)
