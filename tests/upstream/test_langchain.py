@@ -15,6 +15,12 @@ from streamguard.upstream.langchain import langchain_stream
 pytestmark = pytest.mark.anyio
 
 
+@pytest.fixture(params=["asyncio"], scope="module")
+def anyio_backend(request: pytest.FixtureRequest) -> Any:
+    """One loop: nothing here waits for any."""
+    return request.param
+
+
 @attrs.define
 class Chunk:
     """AIMessageChunk."""

@@ -16,6 +16,12 @@ from streamguard.upstream.vllm import vllm_outputs
 pytestmark = pytest.mark.anyio
 
 
+@pytest.fixture(params=["asyncio"], scope="module")
+def anyio_backend(request: pytest.FixtureRequest) -> Any:
+    """One loop: nothing here waits for any."""
+    return request.param
+
+
 class OutputKind(Enum):
     """vLLM's RequestOutputKind."""
 
