@@ -245,7 +245,8 @@ class Reading:
         if run is not None:
             run.join()
         try:
-            with self.guard.draining.joined(driver.shut_down), self.guard.grants.heard(reader):
+            joined = self.guard.draining.joined(driver.shut_down, reader=True)
+            with joined, self.guard.grants.heard(reader):
                 return await driver.run()
         finally:
             try:
