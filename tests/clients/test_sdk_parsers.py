@@ -7,67 +7,21 @@ that is left of it when another API's dialect takes it up. The SDK reads both, a
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from streamguard.core.dialect import Anthropic, Dialect, OpenAI, OpenAIResponses, Raw
-from streamguard.core.items import Block, Event, Finish, Item, tool_call
-from streamguard.core.wire import Sse, SseDecoder
+from streamguard.core.dialect import Anthropic, OpenAI, OpenAIResponses
+from streamguard.core.items import Block, Item, tool_call
+from streamguard.core.wire import Sse
 from tests.absence import absent, require
-from tests.client.server import Connection, Request, Server, head
-from tests.core.wire.streams import FAILURE, Answer, read, written
+from tests.clients.recordings import CHAT, MESSAGES, RESPONSES, content, events, recorded, served, through
+from tests.core.wire.streams import FAILURE
 
-FOLDER = Path(__file__).parents[1] / "cases" / "recorded"
-CHAT = [
-    "vllm_chat_tool2", "vllmB_chat_tool2", "vllm_chat_n2", "lcp_chat_logprobs", "vllm_chat_usage", "tf_chat_usage",
-    "vllm_chat_lines",
-]  # fmt: skip
-RESPONSES = ["vllm_resp_tool2", "vllmB_resp_think", "vllm_resp_plain", "tf_resp_zh"]
-MESSAGES = ["vllm_msg_tool1", "vllmB_msg_think", "vllm_msg_zh", "vllm_msg_maxtok"]
 ANTHROPIC = pytest.mark.skipif(absent("anthropic"), reason="absent: anthropic (install it with: pip install anthropic)")
 ids = pytest.mark.parametrize("wire", [Sse(), Sse(ids="id")], ids=["comments", "ids"])
 
 require("openai", "pip install openai")
-
-
-def recorded(name: str) -> bytes:
-    return (FOLDER / f"{name}.sse").read_bytes()
-
-
-def events(name: str) -> list[Item]:
-    """The provider's own events."""
-    found = SseDecoder().feed(recorded(name))
-    return [Event(event.data, None if event.event == "message" else event.event) for event in found]
-
-
-def content(name: str) -> tuple[list[Item], Answer]:
-    """The text and blocks of choice 0, in order, and what our client makes of the recording."""
-    answer = read(recorded(name), dialect=Raw(profile="transformers" if name.startswith("tf_") else "openai"))
-    items: list[Item] = []
-    for frame in answer.frames:
-        items += frame.blocks
-        items += [frame.text] if frame.text else []
-    reason = answer.receipt.finish_reason
-    known = {"tool_use": "tool_calls", "end_turn": "stop", "max_tokens": "length", "completed": None}
-    reason = known.get(reason, reason) if isinstance(reason, str) else None
-    return [*items, Finish(reason, answer.receipt.usage)], answer
-
-
-def served(body: bytes, ask: Callable[[str], Any]) -> Any:
-    """What `ask` finds at an address where `body` is served."""
-
-    def script(connection: Connection, request: Request) -> None:
-        connection.send(head(content_length=len(body)) + body)
-
-    with Server(script) as server:
-        return ask(server.url)
-
-
-def through(items: list[Item], dialect: Dialect, wire: Sse, **options: Any) -> bytes:
-    return b"".join(written(items, dialect, wire, **options))
 
 
 def chat(url: str) -> list[dict[str, Any]]:
