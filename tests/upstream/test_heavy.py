@@ -1,6 +1,6 @@
-"""The sources on real engines: `generate` of transformers, and `transformers serve`. Only with `-m heavy`.
+"""The sources on real engines: transformers' `generate` and `serve`, vLLM's AsyncLLM. Only with `-m heavy`.
 
-    pip install torch 'transformers[serving]'
+    pip install torch 'transformers[serving]'    # or vllm: what is not there is skipped
     STREAMGUARD_MODELS=FOLDER python -m pytest -m heavy tests/upstream
 
 FOLDER holds two small models: `known`, which answers the prompts of its `expected.json` by heart, and `random`, which
@@ -15,6 +15,7 @@ import socket
 import subprocess
 import sys
 import time
+import uuid
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -28,6 +29,7 @@ from streamguard.core.errors import SourceFailed
 from streamguard.core.items import Finish
 from streamguard.upstream.chat import ChatCompletions
 from streamguard.upstream.transformers import generation
+from streamguard.upstream.vllm import vllm_outputs
 from tests.absence import require
 from tests.adapters.servers import Gate, serving
 
@@ -66,13 +68,15 @@ class Local:
         self.tokenizer: Any = AutoTokenizer.from_pretrained(path)
         self.model: Any = AutoModelForCausalLM.from_pretrained(path).eval()
 
+    def prompt(self, text: str) -> str:
+        asked = [{"role": "user", "content": text}]
+        return str(self.tokenizer.apply_chat_template(asked, add_generation_prompt=True, tokenize=False))
+
     def source(self, prompt: str, generate: Any = None, **options: Any) -> Any:
         from transformers import TextIteratorStreamer
 
         streamer = TextIteratorStreamer(self.tokenizer, skip_prompt=True, skip_special_tokens=True)
-        asked = [{"role": "user", "content": prompt}]
-        text = self.tokenizer.apply_chat_template(asked, add_generation_prompt=True, tokenize=False)
-        inputs = self.tokenizer(text, add_special_tokens=False, return_tensors="pt")
+        inputs = self.tokenizer(self.prompt(prompt), add_special_tokens=False, return_tensors="pt")
         ids = {name: inputs[name] for name in ("input_ids", "attention_mask")}
         return generation(generate or self.model.generate, streamer, **ids, do_sample=False, **options)
 
@@ -122,6 +126,48 @@ def test_a_reader_that_leaves_stops_generate(models: Path) -> None:
         response.close()
         over.wait(UP)
     assert made[0] < 1000  # of 3900; a token is quick, and the reader's leaving has to arrive
+
+
+@pytest.fixture(scope="module")
+def engine(models: Path) -> Iterator[Any]:
+    """vLLM's engine; it has a process of its own."""
+    require("vllm", "pip install vllm")
+    from vllm import AsyncEngineArgs
+    from vllm.v1.engine.async_llm import AsyncLLM
+
+    limits = {"max_model_len": 4096, "max_num_seqs": 8, "enforce_eager": True}
+    engine = AsyncLLM.from_engine_args(AsyncEngineArgs(str(models / "known"), dtype="float32", **limits))
+    try:
+        yield engine
+    finally:
+        engine.shutdown()
+
+
+async def test_vllms_engine_is_read_alike_in_every_kind_and_aborts_what_nobody_reads(
+    known: Local, expected: dict[str, str], engine: Any
+) -> None:
+    from vllm import SamplingParams
+    from vllm.sampling_params import RequestOutputKind
+
+    def source(kind: Any, prompt: str, **options: Any) -> Any:
+        sampling = SamplingParams(temperature=0, output_kind=kind, **options)
+        return vllm_outputs(engine.generate(known.prompt(prompt), sampling, uuid.uuid4().hex), kind)
+
+    counts = set()
+    for kind in RequestOutputKind:
+        for prompt in PROMPTS:
+            *text, finish = [item async for item in source(kind, prompt, max_tokens=700)]
+            assert "".join(text) == expected[prompt]
+            assert finish.reason == "stop"
+            counts.add((prompt, *finish.usage.values()))
+        *_, cut = [item async for item in source(kind, "long", max_tokens=8)]
+        assert (cut.reason, cut.usage["completion_tokens"]) == ("length", 8)
+    assert len(counts) == len(PROMPTS)
+    left = source(RequestOutputKind.DELTA, "long", max_tokens=3900, ignore_eos=True)
+    await left.__anext__()
+    assert engine.output_processor.get_num_unfinished_requests() == 1
+    await left.aclose()
+    assert engine.output_processor.get_num_unfinished_requests() == 0
 
 
 @pytest.fixture(scope="module")
