@@ -17,6 +17,7 @@ import sys
 import time
 import uuid
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -28,12 +29,15 @@ from streamguard.adapters.fastapi import guarded
 from streamguard.core.errors import SourceFailed
 from streamguard.core.items import Finish
 from streamguard.upstream.chat import ChatCompletions
+from streamguard.upstream.messages import Messages
+from streamguard.upstream.responses import Responses
 from streamguard.upstream.transformers import generation
 from streamguard.upstream.vllm import vllm_outputs
 from tests.absence import require
 from tests.adapters.servers import Gate, serving
 
-pytestmark = [pytest.mark.heavy, pytest.mark.anyio]
+# The warnings of these libraries are not ours.
+pytestmark = [pytest.mark.heavy, pytest.mark.anyio, pytest.mark.filterwarnings("default")]
 
 PROMPTS = ["Hello", "你好", "emoji", "lines", "long"]
 UP = 120.0  # seconds in which a server must answer: it loads torch
@@ -170,14 +174,13 @@ async def test_vllms_engine_is_read_alike_in_every_kind_and_aborts_what_nobody_r
     assert engine.output_processor.get_num_unfinished_requests() == 0
 
 
-@pytest.fixture(scope="module")
-def serve(models: Path) -> Iterator[tuple[str, subprocess.Popen[bytes]]]:
-    """`transformers serve` on a free port."""
+@contextmanager
+def started(command: list[str]) -> Iterator[tuple[str, subprocess.Popen[bytes]]]:
+    """A server on a free port, once it answers: its address, and its process."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    command = [str(Path(sys.executable).with_name("transformers")), "serve", str(models / "known")]
-    command += ["--host", "127.0.0.1", "--port", str(port), "--device", "cpu"]
+    command = [*command, "--host", "127.0.0.1", "--port", str(port)]
     process = subprocess.Popen(command, env={**os.environ, "HF_HUB_OFFLINE": "1"})
     try:
         until = time.monotonic() + UP
@@ -189,10 +192,29 @@ def serve(models: Path) -> Iterator[tuple[str, subprocess.Popen[bytes]]]:
                 assert process.poll() is None
                 assert time.monotonic() < until
                 time.sleep(0.2)
-        yield f"http://127.0.0.1:{port}/v1", process
+        yield f"http://127.0.0.1:{port}", process
     finally:
-        process.kill()
-        process.wait()
+        process.terminate()
+        process.wait(UP)
+
+
+@pytest.fixture(scope="module")
+def serve(models: Path) -> Iterator[tuple[str, subprocess.Popen[bytes]]]:
+    """`transformers serve`."""
+    require("fastapi", "pip install 'transformers[serving]'")
+    command = [str(Path(sys.executable).with_name("transformers")), "serve", str(models / "known"), "--device", "cpu"]
+    with started(command) as (url, process):
+        yield f"{url}/v1", process
+
+
+@pytest.fixture(scope="module")
+def vllm_serve(models: Path) -> Iterator[str]:
+    """vLLM's own server."""
+    require("vllm", "pip install vllm")
+    command = [sys.executable, "-m", "vllm.entrypoints.openai.api_server", "--model", str(models / "known")]
+    command += ["--dtype", "float32", "--max-model-len", "4096", "--max-num-seqs", "8", "--enforce-eager"]
+    with started(command) as (url, _):
+        yield url
 
 
 def body(models: Path, prompt: str, model: str = "known", **more: Any) -> dict[str, Any]:
@@ -216,10 +238,42 @@ async def test_transformers_serve_is_read_to_its_end(
 async def test_transformers_serve_that_is_killed_in_the_middle_is_cut(
     models: Path, serve: tuple[str, subprocess.Popen[bytes]]
 ) -> None:
-    """The last of them: the server is gone."""
+    """The last that asks this server, which is gone then."""
     found = []
     with pytest.raises(SourceFailed, match="upstream_truncated"):
         async for item in ChatCompletions(serve[0], profile="transformers").stream(body(models, "long")):
             found.append(item)
             serve[1].kill()
     assert found
+
+
+async def test_vllms_server_is_read_to_its_end_by_each_api_and_stops_when_nobody_reads(
+    models: Path, expected: dict[str, str], vllm_serve: str
+) -> None:
+    base, chat = f"{vllm_serve}/v1", body(models, "Hello")
+    bare = {"model": chat["model"], "temperature": 0}
+    asked = [
+        (ChatCompletions(base, profile="vllm"), chat),
+        (Responses(base), {**bare, "input": "Hello"}),
+        (Messages(base), chat),
+    ]
+    for server, request in asked:
+        *text, finish = [item async for item in server.stream(request)]
+        assert "".join([str(piece) for piece in text]) == expected["Hello"]
+        assert isinstance(finish, Finish)
+        assert finish.reason == "stop"
+        assert [item async for item in server.events(request)]
+    made = _metric(vllm_serve, "vllm:generation_tokens_total")
+    left = ChatCompletions(base).events(body(models, "long", max_tokens=3900, ignore_eos=True))
+    for _ in range(5):
+        await left.__anext__()
+    await left.aclose()
+    until = time.monotonic() + UP
+    while _metric(vllm_serve, "vllm:num_requests_running"):
+        assert time.monotonic() < until
+    assert _metric(vllm_serve, "vllm:generation_tokens_total") - made < 2000
+
+
+def _metric(url: str, name: str) -> float:
+    lines = httpx.get(f"{url}/metrics", timeout=UP).text.splitlines()
+    return sum(float(line.rpartition(" ")[2]) for line in lines if line.startswith(name + "{"))

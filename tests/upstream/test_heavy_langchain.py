@@ -15,7 +15,8 @@ from streamguard.core.items import Block, Finish
 from streamguard.upstream.langchain import langchain_stream
 from tests.absence import require
 
-pytestmark = [pytest.mark.heavy, pytest.mark.anyio]
+# The warnings of these libraries are not ours.
+pytestmark = [pytest.mark.heavy, pytest.mark.anyio, pytest.mark.filterwarnings("default")]
 
 COUNTS = {"prompt_tokens": 3, "completion_tokens": 2, "total_tokens": 5}
 CALL = Block("tool_call", {"id": "1", "name": "look", "arguments": '{"a": 1}'})
