@@ -1,4 +1,4 @@
-"""A script of `js/` that is asked by lines of JSON: several questions may be under way at once, each in its own thread.
+"""A script that is asked by lines of JSON: several questions may be under way at once, each in its own thread.
 
     with script("sdk.cjs") as process:
         process.ask({"do": "chat", "with": [url]})
@@ -11,14 +11,14 @@ from __future__ import annotations
 import json
 import subprocess
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
 from typing import Any
 
 from tests.clients.npm import node
 
-__all__ = ["DEADLINE", "Script", "script"]
+__all__ = ["DEADLINE", "Script", "asked", "script"]
 
 DEADLINE = 60.0  # seconds after which one that says nothing has failed
 
@@ -67,11 +67,10 @@ class Script:
 
 
 @contextmanager
-def script(name: str, *arguments: str) -> Iterator[Script]:
-    """A script of `js/`, while the block runs. Skips the test where Node or the packages are not there."""
-    command, env = node(name, *arguments)
+def asked(command: Sequence[str], env: Mapping[str, str]) -> Iterator[Script]:
+    """What a command starts, while the block runs."""
     pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
-    with subprocess.Popen(command, env=env, text=True, **pipes) as process:
+    with subprocess.Popen(command, env=dict(env), text=True, **pipes) as process:
         try:
             yield Script(process)
             assert process.stdin is not None
@@ -79,3 +78,10 @@ def script(name: str, *arguments: str) -> Iterator[Script]:
             process.wait(DEADLINE)
         finally:
             process.kill()
+
+
+@contextmanager
+def script(name: str, *arguments: str) -> Iterator[Script]:
+    """A script of `js/`, while the block runs. Skips the test where Node or the packages are not there."""
+    with asked(*node(name, *arguments)) as process:
+        yield process

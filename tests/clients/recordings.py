@@ -6,7 +6,7 @@ dialect takes it up.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -62,5 +62,5 @@ def served(body: bytes, ask: Callable[[str], Any], *, missing: int = 0) -> Any:
         return ask(server.url)
 
 
-def through(items: list[Item], dialect: Dialect, wire: Sse, **options: Any) -> bytes:
+def through(items: Iterable[Item], dialect: Dialect, wire: Sse, **options: Any) -> bytes:
     return b"".join(written(items, dialect, wire, **options))
