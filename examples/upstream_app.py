@@ -25,7 +25,8 @@ from streamguard.adapters.fastapi import SealMiddleware, guarded
 from streamguard.upstream.chat import ChatCompletions
 
 BASE = os.environ.get("MODEL_SERVER", "http://localhost:8001/v1")
-http = httpx.AsyncClient()  # one for all requests: connections and certificates are kept
+# One for all requests: connections and certificates are kept. httpx's own limit would have the 101st stream wait.
+http = httpx.AsyncClient(limits=httpx.Limits(max_connections=None))
 model = ChatCompletions(BASE, profile=os.environ.get("MODEL_PROFILE", "openai"), client=http)
 
 

@@ -58,7 +58,7 @@ class ModelServer(ABC):
 
     `profile` names the server, where it departs from its API: what proves an end follows from it. `client` makes the
     requests, and is left open; without one each stream has a client of its own, which costs some milliseconds of
-    certificates.
+    certificates. (A client's limit of connections, 100 by default, is one of streams: the next would wait.)
     """
 
     base: str = attrs.field(kw_only=False)
