@@ -16,8 +16,7 @@ from streamguard.core.receipt import Verdict
 from streamguard.core.wire import Sse
 from tests.core.test_recorded import FOLDER, events, recorded, texts
 from tests.core.wire.streams import read, written
-from tests.cuts import cuts_of, profile_of
-from tests.proofs.recorded_upstreams import cut_everywhere
+from tests.cuts import cut_everywhere, cuts_of, profile_of
 from tests.upstream.recorded import Found, cuts_that_pass, read_from, verdict_of
 
 pytestmark = pytest.mark.anyio
@@ -119,7 +118,7 @@ async def test_a_recording_that_is_cut_is_never_taken_for_the_whole(row: dict[st
 
 
 def test_the_proof_counts_its_cuts_and_finds_none_that_passes() -> None:
-    found = cut_everywhere(STREAMS[:2], Random(0), places=1, edges=2)
+    found = cut_everywhere(STREAMS[:2], Random(0), cuts_that_pass, places=1, edges=2)
     assert found.rows[-1][-1] == 0
     assert found.cuts >= 4
 
