@@ -19,7 +19,7 @@ from collections.abc import Mapping
 from typing import Any, Final, Protocol
 
 from streamguard.core.arguments import one_line
-from streamguard.core.dialect.base import Reading
+from streamguard.core.dialect.base import DialectReader, Reading
 from streamguard.core.errors import Failure, FrameTooLarge, SourceFailed
 from streamguard.core.items import Block, Event, Item
 from streamguard.core.wire.sse import SseDecoder, SseEvent
@@ -39,31 +39,16 @@ _FINAL: Final = frozenset((
 ))  # fmt: skip
 
 
-class EventReader(Protocol):
+class EventReader(DialectReader, Protocol):
     """What understands a server's events; `ProviderReader` is one."""
 
     @property
-    def begun(self) -> set[int]: ...
-
-    @property
-    def reasons(self) -> dict[int, str]: ...
-
-    @property
-    def usage(self) -> Mapping[str, Any] | None: ...
-
-    @property
-    def error(self) -> Failure | None: ...
+    def begun(self) -> set[int]:
+        """The choices of which each must have its finish reason."""
+        ...
 
     def read(self, name: str | None, data: str) -> Reading | None:
         """What an event says; None where that is nothing. Raises ValueError for what outgrows its bounds."""
-        ...
-
-    def proof(self, clean: bool) -> str | None:
-        """What proves the end so far, or None; `clean` is what is known of the bytes' end."""
-        ...
-
-    def judge(self) -> Failure | None:
-        """Why an ended stream is not complete, or None."""
         ...
 
 
