@@ -122,6 +122,8 @@ def test_a_cancel_is_an_abort_part_and_no_error(sdk: Script, items: list[Item]) 
     assert served(body, asking(sdk, "chunks"))[-1] == {"type": "abort"}
     found = served(body, asking(sdk, "ui"))
     assert (found["status"], found["errors"], found["finish"]["isError"]) == ("ready", [], False)
+    texts = [part["state"] for part in found["message"]["parts"] if part["type"] == "text"]
+    assert texts == ["streaming"] * items.count("a")  # it is not said to be whole
 
 
 def test_a_chat_that_the_server_ends_for_want_of_room_has_an_error(sdk: Script) -> None:

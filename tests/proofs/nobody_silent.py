@@ -199,7 +199,7 @@ def nobody_silent(run: Run) -> Result:
         notes=[
             "`nothing` is a normal end: the client takes what it has for all there is. `reconnects`: it asked again by "
             "itself; here it is answered 204, and stops, where an unguarded endpoint would generate once more.",
-            "`the same`: each event, and the end, as from the unguarded endpoint.",
+            "`the same`: each event, and the end, as from the unguarded endpoint, which sends it without cursors.",
             "Guarded is asked bare, and under a BaseHTTPMiddleware with the seal outermost; two reports stand where "
             "they differ.",
             "`@microsoft/fetch-event-source` is a browser's: in Node it is given a `document` that is never hidden.",

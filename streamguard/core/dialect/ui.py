@@ -160,7 +160,8 @@ class UiEncoder(EventEncoder):
 
     def closing(self, ending: Ending) -> list[Payload]:
         if ending.status == "cancelled":
-            return [*self._before(), self._event("abort")]
+            # An open part stays so, as in the SDK's own streams: the message shows that its text is not whole.
+            return [*self._begin(), self._event("abort")]
         return super().closing(ending)
 
     def _last(self, ending: Ending) -> Payload:

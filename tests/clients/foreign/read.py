@@ -56,7 +56,7 @@ def read_httpx2(url: str) -> Any:
 
 def read_sseclient(url: str) -> Any:
     import requests
-    import sseclient
+    import sseclient  # pyright: ignore[reportMissingImports]
 
     with requests.post(url, json=BODY, stream=True, timeout=SECONDS) as response:
         for event in sseclient.SSEClient(response).events():
@@ -73,7 +73,7 @@ def read_requests_sse(url: str) -> Any:
 
 
 def read_launchdarkly(url: str) -> Any:
-    import ld_eventsource
+    import ld_eventsource  # pyright: ignore[reportMissingImports]
 
     with ld_eventsource.SSEClient(url) as source:
         for event in source.events:
@@ -81,7 +81,7 @@ def read_launchdarkly(url: str) -> Any:
 
 
 def read_langgraph(url: str) -> Any:
-    from langgraph_sdk import get_sync_client
+    from langgraph_sdk import get_sync_client  # pyright: ignore[reportMissingImports]
 
     client = get_sync_client(url=url, api_key=None)
     for part in client.runs.stream(None, "agent", input={}):

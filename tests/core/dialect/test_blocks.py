@@ -13,14 +13,15 @@ from streamguard.core.dialect.blocks import Pieces, call_read, call_written, ima
 from streamguard.core.errors import UnsupportedItem
 from streamguard.core.items import Block, tool_call
 
+_texts = st.text(max_size=8)
 _values = st.recursive(
-    st.one_of(st.none(), st.booleans(), st.integers(), st.text()),
-    lambda inner: st.one_of(st.lists(inner), st.dictionaries(st.text(), inner)),
+    st.one_of(st.none(), st.booleans(), st.integers(), _texts),
+    lambda inner: st.one_of(st.lists(inner, max_size=3), st.dictionaries(_texts, inner, max_size=3)),
     max_leaves=5,
 )
 
 
-@given(st.dictionaries(st.text(), _values), st.booleans())
+@given(st.dictionaries(_texts, _values, max_size=3), st.booleans())
 def test_no_part_of_arguments_is_ever_a_call(arguments: dict[str, object], cut: bool) -> None:
     text = json.dumps(arguments)
     assert call_read("c", "f", text, cut=cut) == tool_call("c", "f", text)
