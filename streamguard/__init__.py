@@ -9,7 +9,7 @@ from __future__ import annotations
 from streamguard.app import anyone_with_the_id
 from streamguard.core.adaptive import Adaptive
 from streamguard.core.compress import Gzip
-from streamguard.core.dialect import Native, OpenAI, Raw, Text
+from streamguard.core.dialect import AgUi, Anthropic, Native, OpenAI, OpenAIResponses, Raw, Text, Ui
 from streamguard.core.errors import (
     CorruptStream,
     FailedStream,
@@ -78,6 +78,10 @@ __all__ = [
     "FramedEncoder",
     "Native",
     "OpenAI",
+    "OpenAIResponses",
+    "Anthropic",
+    "Ui",
+    "AgUi",
     "Raw",
     "Text",
     # guard and carrier

@@ -29,7 +29,7 @@ LAYERS = {
     "observe": ("core", "observe.hooks"),
     "runtime": ("core", "log.base", "observe.hooks", "runtime"),
     "app": ("core", "log.base", "observe.hooks", "runtime"),
-    "upstream": ("core", "runtime.source", "runtime.takeover", "upstream"),
+    "upstream": ("core", "runtime.closing", "runtime.source", "runtime.takeover", "upstream"),
     "client": ("core", "client"),
     "adapters": ("core", "log.base", "observe.hooks", "runtime", "app", "upstream", "adapters"),
     "proxy": ("core", "log.base", "observe.hooks", "runtime", "app", "upstream", "adapters.asgi"),
@@ -63,7 +63,7 @@ MAY_IMPORT_HOME = {
     ("adapters.fastapi", "adapters.starlette"),  # FastAPI is Starlette
     ("adapters.starlette_responses", "adapters.starlette"),  # the other half of one home
     ("client.exchange", "client.httpx"),  # likewise
-    ("upstream.completions", "client.httpx"),  # the same library, to ask others with
+    ("upstream.server", "client.httpx"),  # the same library, to ask others with
     *((f"log.{name}", "log.redis_link") for name in _REDIS),
 }
 LAB = ("testing", "demo", "cli")  # the demo runs servers and clients of every kind

@@ -30,6 +30,7 @@ from tests.adapters.servers import serving
 from tests.asking import http
 from tests.log.redis_server import redis_server
 from tests.upstream.engine import WHOLE, Engine
+from tests.upstream.player import CHAT, Player
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -46,11 +47,12 @@ RUN = {
     "cut_test.py", "disconnect_test.py", "contract_test.py", "decoders_test.py",
     "surviving_app.py", "protected_app.py", "shared_app.py",
     "lasting_app.py", "cut_and_back.py", "surviving_reader.py", "saved_app.py", "filed_app.py", "redis_app.py",
-    "taken_app.py", "reloaded_app.py", "completing_app.py",
+    "taken_app.py", "reloaded_app.py", "ai_sdk_app.py", "completing_app.py",
     "compressed_app.py", "compressed_reader.py",
     "granting_app.py", "granting_reader.py", "windowed_app.py",
     "converted_app.py", "events_app.py", "limited_reading.py", "resuming.py", "restarted.py",
     "deployed_app.py", "draining_app.py", "logged_app.py", "loaded_policy.py",
+    "model_server_app.py",
 }  # fmt: skip
 
 
@@ -519,6 +521,26 @@ def test_a_text_of_a_completions_server_goes_on_where_it_was_left(
     assert text == WHOLE
     assert '"status":"complete","finish_reason":"stop"' in there.text
     assert [asked["prompt"] for asked in engine.asked] == ["Count: ", "Count: w0é w1é "]
+
+
+def test_a_model_server_that_stops_in_the_middle_is_a_failure_before_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    player = Player()
+    with serving(player.app) as upstream:
+        monkeypatch.setenv("ENGINE", f"{upstream.url}/v1")
+        with served(tmp_path, "model_server_app.py") as url:
+            player.plays(*CHAT)
+            body = {"model": "m", "messages": [], "stream": True}
+            chunks = http.post(f"{url}/v1/chat/completions", json=body).text
+            with client.stream_sync("POST", f"{url}/chat", json={"text": "Hello"}) as answer:
+                assert answer.read() == "Hello"
+            player.plays(*CHAT[:2])
+            with client.stream_sync("POST", f"{url}/chat", json={"text": "Hello"}) as answer:
+                with pytest.raises(FailedStream, match="upstream_truncated"):
+                    answer.read()
+    assert re.findall("^data: .*", chunks, re.MULTILINE) == [event.strip() for event in CHAT]
+    assert player.asked[1]["authorization"] == "Bearer key"
 
 
 def test_a_stream_in_a_file_is_read_by_another_process(tmp_path: Path) -> None:

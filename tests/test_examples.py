@@ -12,7 +12,7 @@ import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any, ClassVar
 
 import anyio
@@ -30,9 +30,17 @@ from tests.asking import http
 from tests.modules import ROOT
 from tests.runtime.fakes import SID
 from tests.runtime.orphans import died
+from tests.upstream.player import CHAT, Player
+from tests.upstream.test_langchain import Chunk, Stream, ended
+from tests.upstream.test_transformers import PROMPT, Ids, Model, Streamer
+from tests.upstream.test_vllm import Engine as VllmEngine
+from tests.upstream.test_vllm import OutputKind, delta
 
 EXAMPLES = ROOT / "examples"
-APPS = {"fastapi_app.py", "starlette_app.py", "asgi_app.py", "resumable_app.py", "takeover.py"}
+APPS = {
+    "fastapi_app.py", "starlette_app.py", "asgi_app.py", "resumable_app.py", "takeover.py",
+    "upstream_app.py", "upstream_local.py",
+}  # fmt: skip
 CLIENTS = {"client_async.py", "client_sync.py"}
 MODELS = {"takeover_hf.py"}
 SCRIPTS = {"stages.py"}
@@ -240,6 +248,77 @@ class Standin:
 
     def dice(self, seed: int, state: str | None) -> Dice:
         return Dice(seed, state)
+
+
+class TestUpstream:
+    """A guarded endpoint before a model's server, and before models in its own process."""
+
+    def test_a_server_before_and_behind(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        import openai
+
+        player = Player()
+        with serving(player.app) as behind:
+            monkeypatch.setenv("MODEL_SERVER", f"{behind.url}/v1")
+            monkeypatch.setenv("MODEL_PROFILE", "vllm")
+            with served("upstream_app.py") as server:
+                client = openai.OpenAI(api_key="k", base_url=f"{server.url}/v1", max_retries=0)
+
+                def ask() -> str:
+                    messages: Any = [{"role": "user", "content": "Hello"}]
+                    chunks = client.chat.completions.create(model="m", messages=messages, stream=True)
+                    return "".join(chunk.choices[0].delta.content or "" for chunk in chunks)
+
+                player.plays(*CHAT)
+                assert ask() == "Hello"
+                assert player.asked[0] == "/v1/chat/completions"
+                assert read("POST", f"{server.url}/chat", json={"text": "x"}) == (Verdict.COMPLETE, "Hello")
+                player.plays(*CHAT[:2])  # the server ends in the middle, and cleanly
+                with pytest.raises(openai.APIError, match="stopped in the middle"):
+                    ask()
+                with pytest.raises(FailedStream, match="upstream_truncated"):
+                    read("POST", f"{server.url}/chat", json={"text": "x"})
+                player.plays(*CHAT[:2], hangs=True)
+                with http.stream("POST", f"{server.url}/chat", json={"text": "x"}):
+                    player.reached.wait()
+                player.closed.wait()
+                client.close()
+
+    @pytest.mark.parametrize("name", ["transformers", "vllm", "langchain"])
+    def test_models_in_the_same_process(self, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("MODEL", "m")
+        for module, contents in models_in_process().items():
+            monkeypatch.setitem(sys.modules, module, contents)
+        dialect = "ui" if name == "langchain" else "native"
+        with served("upstream_local.py") as server:
+            answer = read("POST", f"{server.url}/{name}", json={"text": "Hello"}, dialect=dialect)
+        assert answer == (Verdict.COMPLETE, "2 4 end" if name == "transformers" else "Hello")
+
+
+def models_in_process() -> dict[str, Any]:
+    """What the example imports of each library, as far as it uses it."""
+
+    def loading(value: Any) -> Any:
+        return SimpleNamespace(from_pretrained=lambda name: value)
+
+    def streamer(tokenizer: Any, **options: Any) -> Streamer:
+        return Streamer()
+
+    def tokenizer(text: str, return_tensors: str) -> dict[str, Any]:
+        return {"input_ids": Ids(PROMPT)}
+
+    engine = SimpleNamespace(generate=lambda prompt, sampling, id: VllmEngine(*delta("He", "llo")).generate())
+    chain = SimpleNamespace(astream=lambda text: Stream(Chunk("He"), Chunk("llo"), ended())())
+    return {
+        "transformers": SimpleNamespace(
+            AutoTokenizer=loading(tokenizer),
+            AutoModelForCausalLM=loading(Model(ends_at=5)),
+            TextIteratorStreamer=streamer,
+        ),
+        "vllm": SimpleNamespace(SamplingParams=SimpleNamespace, AsyncEngineArgs=SimpleNamespace),
+        "vllm.v1.engine.async_llm": SimpleNamespace(AsyncLLM=SimpleNamespace(from_engine_args=lambda args: engine)),
+        "vllm.sampling_params": SimpleNamespace(RequestOutputKind=OutputKind),
+        "langchain.chat_models": SimpleNamespace(init_chat_model=lambda name: chain),
+    }
 
 
 class TestHuggingFace:

@@ -27,9 +27,10 @@ from urllib.parse import parse_qs
 from typing_extensions import Unpack
 
 from streamguard.adapters.asgi import GuardedAnswer, refuse_early
-from streamguard.adapters.logged import FORBIDDEN, MIN_SECRET
+from streamguard.adapters.logged import FORBIDDEN
 from streamguard.adapters.options import AnswerOptions, Options
 from streamguard.adapters.reading import NOT_HERE, ROOT, Reading, unavailable, why_not
+from streamguard.adapters.reconnect import find_named
 from streamguard.adapters.seal import ASGIApp, Message, Receive, Scope, SealMiddleware, Send, mark_guarded
 from streamguard.adapters.shutdown import DRAIN
 from streamguard.adapters.workers import declared_workers
@@ -145,9 +146,7 @@ class Endpoints:
         self.guard = guard
         self.path = path
         self.by_id = by_id
-        if named.get("limits") is not None:
-            raise TypeError("what resumes has no limits: those of new streams are StreamGuard(…, limits=Limits(…))")
-        self.options = AnswerOptions.of(None, named)
+        self.options = AnswerOptions.of_resumes(named)
         self._request_of = request_of
         guard.path = path
         workers = declared_workers()
@@ -293,9 +292,7 @@ class Endpoints:
         name = query.get("name", [""])[0]
         if not name:
             raise _Refused(_NO_CURSOR if "after" in query or facts.headers.get("last-event-id") else _NAMELESS)
-        if not principal and len(name) < MIN_SECRET:
-            raise UnknownStream(name)  # it could be guessed, and nothing else would keep strangers out
-        return await self.guard.named(name, principal)
+        return await find_named(self.guard, name, principal)
 
 
 def require_path(path: Any) -> None:

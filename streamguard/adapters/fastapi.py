@@ -27,9 +27,17 @@ from typing_extensions import Unpack
 from streamguard.adapters import starlette
 from streamguard.adapters.asgi import SealMiddleware
 from streamguard.adapters.options import Options
-from streamguard.adapters.starlette import REQUEST, RESPONSE, GuardedResponse, Guarding, ResumableResponse, Streaming
+from streamguard.adapters.starlette import (
+    REQUEST,
+    RESPONSE,
+    GuardedResponse,
+    Guarding,
+    ReconnectResponse,
+    ResumableResponse,
+    Streaming,
+)
 
-__all__ = ["GuardedResponse", "ResumableResponse", "SealMiddleware", "StreamGuard", "guarded"]
+__all__ = ["GuardedResponse", "ReconnectResponse", "ResumableResponse", "SealMiddleware", "StreamGuard", "guarded"]
 
 Endpoint = Callable[..., Awaitable[Response]]
 

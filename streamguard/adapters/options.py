@@ -117,6 +117,13 @@ class AnswerOptions:
                 raise TypeError(_unknown(name, _NAMES))
         return attrs.evolve(options, **given) if given else options
 
+    @classmethod
+    def of_resumes(cls, named: Options) -> AnswerOptions:
+        """The same for what only resumes. Raises TypeError for limits too."""
+        if named.get("limits") is not None:
+            raise TypeError("what resumes has no limits: those of new streams are StreamGuard(…, limits=Limits(…))")
+        return cls.of(None, named)
+
     def carrier(self, answer_terms: Terms | None) -> Wire:
         """The carrier for a request's terms."""
         wire = self.wire

@@ -26,6 +26,7 @@ from streamguard.core.compress import Gzip
 from streamguard.core.credit import Credit
 from streamguard.core.cursor import Cursor, cursor_zero
 from streamguard.core.dialect import dialect_named
+from streamguard.core.dialect.base import has_abort_part
 from streamguard.core.errors import Failure, SourceFailed, failure_from
 from streamguard.core.exchange import (
     Granted,
@@ -197,10 +198,10 @@ class Reading:
     ) -> Ended:
         """See `read`; how the stream ended. Raises Busy, and SourceFailed in peek mode before the headers."""
         agreed = terms(self.facts)
-        own_ids = dialect_named(info.dialect).own_ids
+        dialect = dialect_named(info.dialect)
         guard = CompletionGuard(self._carrier(info, agreed))
         flow = self._flow(agreed, cursor) if scope else None
-        stage = ReplayStage(guard, cursor, own_ids=own_ids, resume=self._address, flow=flow)
+        stage = ReplayStage(guard, cursor, own_ids=dialect.own_ids, resume=self._address, flow=flow)
 
         def replace() -> None:
             stage.parting = "replaced"
@@ -212,7 +213,10 @@ class Reading:
         fields = merged_headers(self._headers(info, reader, [_EXPOSED], keys), headers)
         sink = _Sink(scope, self.receive, send, status, fields)
         # Who verifies knows a cancel from a completion, and its own principal asked for it.
-        sink.clean = lambda: agreed.negotiated and stage.status == "cancelled"
+        aborts = has_abort_part(dialect)
+        sink.clean = lambda: (
+            stage.status == "cancelled" and (agreed.negotiated or (aborts and stage.was_cancelled))
+        )
         sink.keep(self.options.window, self.options.timing.write)
         run = self.guard.runs.get(cursor.sid)
         leave = self._rotation(stage, run, agreed) if scope else None

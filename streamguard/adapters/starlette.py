@@ -42,7 +42,12 @@ from streamguard.adapters.readiness import Readiness
 from streamguard.adapters.returned import GUARDED, guarded_twice, own_response, refuse_plain
 from streamguard.adapters.seal import remember_guarded, remember_unguarded
 from streamguard.adapters.shutdown import drain_of
-from streamguard.adapters.starlette_responses import AnswerResponse, GuardedResponse, ResumableResponse
+from streamguard.adapters.starlette_responses import (
+    AnswerResponse,
+    GuardedResponse,
+    ReconnectResponse,
+    ResumableResponse,
+)
 from streamguard.app import StreamGuard as BaseGuard
 from streamguard.core.arguments import shown
 from streamguard.runtime.source import Producer
@@ -50,6 +55,7 @@ from streamguard.runtime.source import Producer
 __all__ = [
     "GuardedResponse",
     "Guarding",
+    "ReconnectResponse",
     "ResumableResponse",
     "SealMiddleware",
     "StreamGuard",
@@ -271,6 +277,18 @@ class StreamGuard(BaseGuard):
     ) -> ResumableResponse:
         """The answer of an endpoint that was called already: `source` is opened only if the request starts a stream."""
         return ResumableResponse(self, request, source, status_code, headers, background, **named)
+
+    def reconnect(self, request: Request, name: str, **named: Unpack[Options]) -> ReconnectResponse:
+        """The answer to a page that was loaded again and asks for its chat by name: the newest stream of that name,
+        from its start and then live; 204 where it has ended, or there is none. Options are how it is served there:
+
+            @app.get("/api/chat/{chat}/stream")
+            async def again(request: Request, chat: str):
+                return guard.reconnect(request, chat)
+
+        Raises TypeError and ValueError for a name that is none.
+        """
+        return ReconnectResponse(self, request, name, **named)
 
     def install(
         self,

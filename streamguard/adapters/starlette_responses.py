@@ -15,13 +15,14 @@ from streamguard.adapters.asgi import GuardedAnswer, encode_headers
 from streamguard.adapters.bodies import body_of
 from streamguard.adapters.logged import Claim, LoggedAnswer
 from streamguard.adapters.options import AnswerOptions, Options, StreamNames, StreamOptions
+from streamguard.adapters.reconnect import ReconnectAnswer
 from streamguard.adapters.seal import Receive, Scope, Send, mark_guarded
 from streamguard.app import StreamGuard as BaseGuard
 from streamguard.core.errors import Failure
 from streamguard.observe.hooks import Outcome
 from streamguard.runtime.source import Producer
 
-__all__ = ["AnswerResponse", "GuardedResponse", "ResumableResponse"]
+__all__ = ["AnswerResponse", "GuardedResponse", "ReconnectResponse", "ResumableResponse"]
 
 A = TypeVar("A", GuardedAnswer, LoggedAnswer)
 
@@ -117,3 +118,15 @@ class ResumableResponse(AnswerResponse[LoggedAnswer]):
         self.background = background
         self.body = b""
         self.init_headers(headers)
+
+
+class ReconnectResponse(Response):
+    """A Starlette response that is the running stream of a name, or 204; `guard.reconnect` makes it."""
+
+    def __init__(self, guard: BaseGuard, request: Request, name: str, **named: Unpack[Options]) -> None:
+        super().__init__(status_code=200)
+        self.answer = ReconnectAnswer(guard, name, request=request, **named)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        mark_guarded(scope)
+        await self.answer(scope, receive, send)

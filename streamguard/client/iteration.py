@@ -12,6 +12,7 @@ take the wrong way for one that there is.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from functools import wraps
@@ -27,11 +28,13 @@ __all__ = [
     "AsyncOnly",
     "Iteration",
     "Iterations",
+    "Spread",
     "SyncIteration",
     "SyncIterations",
     "SyncOnly",
+    "SyncSpread",
     "async_only",
-    "block_in",
+    "blocks_in",
     "frame_itself",
     "sync_only",
     "text_in",
@@ -104,9 +107,39 @@ def text_in(frame: AnswerFrame) -> str:
     return frame.text
 
 
-def block_in(frame: AnswerFrame) -> Block | None:
-    """The frame's Block."""
-    return frame.item if isinstance(frame.item, Block) else None
+def blocks_in(frame: AnswerFrame) -> tuple[Block, ...]:
+    """The blocks that the frame makes whole."""
+    return frame.blocks
+
+
+class Spread(Iteration[T]):
+    """All that `pick` finds in each frame, which may be several."""
+
+    def __init__(
+        self, following: Callable[[int], Awaitable[AnswerFrame | None]], pick: Callable[[AnswerFrame], tuple[T, ...]]
+    ) -> None:
+        self._each: Iteration[tuple[T, ...]] = Iteration(following, pick)
+        self._found: deque[T] = deque()
+
+    async def __anext__(self) -> T:
+        if not self._found:
+            self._found.extend(await self._each.__anext__())
+        return self._found.popleft()
+
+
+class SyncSpread(SyncIteration[T]):
+    """The same without `await`."""
+
+    def __init__(
+        self, following: Callable[[int], AnswerFrame | None], pick: Callable[[AnswerFrame], tuple[T, ...]]
+    ) -> None:
+        self._each: SyncIteration[tuple[T, ...]] = SyncIteration(following, pick)
+        self._found: deque[T] = deque()
+
+    def __next__(self) -> T:
+        if not self._found:
+            self._found.extend(next(self._each))
+        return self._found.popleft()
 
 
 class Iterations(ABC):
@@ -135,9 +168,10 @@ class Iterations(ABC):
         return Iteration(self._next, frame_itself)
 
     def blocks(self) -> AsyncIterator[Block]:
-        """The blocks between the text, which goes to `received`. Only `native` has blocks: a provider's tool
-        calls are in its chunks, the `item` of each of the `frames`."""
-        return Iteration(self._next, block_in)
+        """The blocks between the text, which goes to `received`, each when it is whole: a provider's tool calls,
+        reasoning and refusals too, however many pieces they came in. A call whose arguments are no JSON object is a
+        block of type `invalid_tool_call`."""
+        return Spread(self._next, blocks_in)
 
 
 class SyncIterations(ABC):
@@ -160,9 +194,10 @@ class SyncIterations(ABC):
         return SyncIteration(self._next, frame_itself)
 
     def blocks(self) -> Iterator[Block]:
-        """The blocks between the text, which goes to `received`. Only `native` has blocks: a provider's tool
-        calls are in its chunks, the `item` of each of the `frames`."""
-        return SyncIteration(self._next, block_in)
+        """The blocks between the text, which goes to `received`, each when it is whole: a provider's tool calls,
+        reasoning and refusals too, however many pieces they came in. A call whose arguments are no JSON object is a
+        block of type `invalid_tool_call`."""
+        return SyncSpread(self._next, blocks_in)
 
 
 class _Unentered:

@@ -45,6 +45,7 @@ __all__ = [
 
 # On every answer, refusals too: 204, 404 and 410 can be cached (RFC 9110, section 15.1).
 NO_STORE: Final = ("cache-control", "no-store, no-transform")
+_UI_STREAM: Final = ("x-vercel-ai-ui-message-stream", "v1")  # without it a client takes a `ui` stream for plain text
 
 
 @attrs.frozen
@@ -155,6 +156,8 @@ def answer_headers(
         ("x-content-type-options", "nosniff"),
         ("vary", "Origin, Streamguard, Last-Event-ID" + (", Accept-Encoding" if compresses else "")),
     ]
+    if dialect == "ui":
+        headers.append(_UI_STREAM)
     if granted.compress is not None:
         headers.append(("content-encoding", granted.compress))
     if zero is not None:

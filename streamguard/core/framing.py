@@ -25,6 +25,7 @@ from streamguard.core.errors import (
     Failure,
     FieldRefused,
     ItemTooLarge,
+    LocalProtocolError,
     StreamFinished,
     TextAfterFinish,
     failure_from,
@@ -68,6 +69,7 @@ class FramedEncoder:
         self.own_ids = dialect.own_ids
         self.takes_text = dialect.takes_text
         self.dialect = dialect.encoder(negotiated=negotiated)
+        self.plain_text = self.takes_text and self.dialect.text is not None  # whether a text is one unnamed frame
         self.max_text = max_text
         self.max_block = max_block
         self.ending = Ending()
@@ -75,7 +77,7 @@ class FramedEncoder:
         self.finished = False
         start = self.zero if at is None else at
         self.last: TextFields = (start.seq, start.offset, start.crc, b"")  # the last frame's place in the chain
-        self._quote: Callable[[str], bytes] = self.dialect.text
+        self._quote = self.quote
         self._made: list[Frame] = []  # what was made in a call that raised; leaves with the next one
         self._refused = False
 
@@ -85,13 +87,19 @@ class FramedEncoder:
             self.dialect.follow(frame.name, frame.data, self.ending)
 
     @property
+    def quote(self) -> Callable[[str], bytes]:
+        """What makes the data of a text's frame, where `plain_text` is true; else it raises."""
+        return self.dialect.text or _refuse_plain
+
+    @property
     def cursor(self) -> Cursor:
         """Where the chain stands."""
         seq, offset, crc, _ = self.last
         return Cursor(self.sid, seq, offset, crc)
 
     def text(self, text: str) -> Frame:
-        """One frame of text of choice 0, at most `max_text` bytes of it (`texts` splits)."""
+        """One frame of text of choice 0, at most `max_text` bytes of it (`texts` splits). For dialects of `plain_text`:
+        in the others a text may be several frames, and `texts` makes them."""
         if self.ending.reasons and 0 in self.ending.reasons and not self.finished:
             raise TextAfterFinish(0, self.ending.reasons[0])
         quote = self._quote  # as in `text_fields`, without the call: every token of a logged stream comes here
@@ -117,12 +125,22 @@ class FramedEncoder:
     def texts(self, text: str) -> list[Frame]:
         """Frames of text of any size, each at most `max_text` bytes of UTF-8, cut between characters."""
         if len(text) * 4 <= self.max_text or len(text.encode()) <= self.max_text:
-            self._made.append(self.text(text))
+            self._text(text)
         else:
             step = max(1, self.max_text // 4)  # a character is at most four bytes
             for at in range(0, len(text), step):
-                self._made.append(self.text(text[at : at + step]))
+                self._text(text[at : at + step])
         return self._taken()
+
+    def _text(self, text: str) -> None:
+        if self.dialect.text is not None or self.finished:
+            self._made.append(self.text(text))
+            return
+        if 0 in self.ending.reasons:
+            raise TextAfterFinish(0, self.ending.reasons[0])
+        for payload in self.dialect.item(text, self.ending):
+            self._make(payload, None, MAX_BLOCK)  # a small limit on blocks is none on text
+        self.chars += len(text)
 
     def item(self, item: Block | Event | Mapping[str, Any]) -> list[Frame]:
         """The frames of a block, event or mapping.
@@ -157,7 +175,7 @@ class FramedEncoder:
         self.last = (cursor.seq, cursor.offset, cursor.crc, b"")
         self._refused = True
         self.finished = False  # if it was the terminal
-        self._quote = self.dialect.text
+        self._quote = self.quote
 
     def _unfinished(self) -> DialectEncoder:
         if self.finished:
@@ -220,6 +238,10 @@ class FramedEncoder:
             # The summary beside a terminal has a checksum of its own: the chain, gone on over it.
             extra = b"%08x %b" % (crc32(extra, crc), extra)
         return Frame(*self.last, payload.name, status, extra)
+
+
+def _refuse_plain(text: str) -> bytes:
+    raise LocalProtocolError("a text of this dialect may be several frames: `texts` makes them")
 
 
 def _refuse_text(ending: Ending, text: str) -> bytes:

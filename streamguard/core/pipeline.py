@@ -122,7 +122,7 @@ class FrameStage:
 
     def push(self, item: Item, now: float) -> list[Frame]:
         """The frames that leave as `item` comes. Raises for an item that cannot be sent."""
-        if type(item) is str and not self._made and self.encoder.takes_text and item:
+        if type(item) is str and not self._made and self.encoder.plain_text and item:
             source = self.source
             if item.isascii() and not source.intake.torn:
                 source.items += 1  # as `ItemStage.text` does, and `FlushStage.push`, without the calls
@@ -222,14 +222,14 @@ class Pipeline:
         self.deadline, self.timed, self.sampled = self._flush.deadline, self._flush.timed, self._flush.sampled
         self._parts: list[bytes] = []  # what was admitted in a call that raised; leaves with the next one
         self._whole = encoder.max_text // 4  # so many characters fit a frame whatever they are
-        self._clean = encoder.takes_text  # whether nothing waits that belongs before a text
+        self._clean = encoder.plain_text  # whether nothing waits that belongs before a text
         # A run: texts, one after the other, of which the stages are told at its end, all at once.
         self._limit = 0  # characters of a text that goes on with the run; none, where there is no run
         self._immediate = self._flush.immediate
         self._counts = self._flush.every > 1
         self._items = self._chars = self._bytes = 0
         self._last: TextFields = encoder.last
-        self._quote: Callable[[str], bytes] = encoder.dialect.text
+        self._quote = encoder.quote
         self._written: Callable[[TextFields], bytes]  # the carrier's, in a run
 
     def open(self, *, resume: str | None = None) -> bytes:
@@ -300,7 +300,7 @@ class Pipeline:
             self._rewind()
             raise
         if not self._source.intake.torn:
-            self._quote, self._written, self._last = self.encoder.dialect.text, self.guard.encoder.text, fields
+            self._quote, self._written, self._last = self.encoder.quote, self.guard.encoder.text, fields
             self._limit = self._whole
         return written
 

@@ -11,6 +11,7 @@ import attrs
 
 from streamguard.core.cursor import Cursor
 from streamguard.core.errors import Failure
+from streamguard.core.items import Block
 
 __all__ = ["AnswerFrame", "CorruptCode", "Receipt", "UNREAD", "Verdict"]
 
@@ -34,10 +35,11 @@ class AnswerFrame:
     """One frame as it is handed out: its place (`seq`, 0 without cursors), and what its data says.
 
     `text` is the text of choice 0; `item` the Block or the provider's JSON where the frame is more
-    than text, `texts` then the text of every choice in it; `raw` is the data in UTF-8.
+    than text, `texts` then the text of every choice in it; `blocks` are those that it makes whole; `raw` is the
+    data in UTF-8.
     """
 
-    __slots__ = ("_item", "name", "raw", "seq", "text", "texts")
+    __slots__ = ("_item", "blocks", "name", "raw", "seq", "text", "texts")
 
     def __init__(
         self,
@@ -47,6 +49,7 @@ class AnswerFrame:
         text: str,
         item: Any = None,
         texts: Mapping[int, str] | None = None,
+        blocks: tuple[Block, ...] = (),
     ) -> None:
         self.seq = seq
         self.name = name
@@ -54,6 +57,7 @@ class AnswerFrame:
         self.text = text
         self._item = item
         self.texts = texts
+        self.blocks = blocks
 
     @property
     def item(self) -> Any:

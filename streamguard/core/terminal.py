@@ -1,21 +1,24 @@
 """What a terminal frame says of its stream: the summary in it or beside it, as a reader takes it.
 
-`native` has it in the data of `end`; `openai`, whose terminal has no room for more, beside it with a checksum of its
-own; in `raw` it is either, or there is none. Where a dialect always has one, its loss is a fault.
+`native` has it in the data of `end`; the dialects of the SDKs, whose terminals have no room for more, beside it with a
+checksum of its own; in `raw` it is either, or there is none. Where a dialect always has one, its loss is a fault.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final
 from zlib import crc32
 
 from streamguard.core.cursor import Cursor
 from streamguard.core.errors import CorruptStream, Failure
+from streamguard.core.frame import Frame
 from streamguard.core.wire.base import Received
 
-__all__ = ["failure_in", "read_summary"]
+__all__ = ["SUMMARY_BESIDE", "failure_beside", "failure_in", "read_summary"]
+
+SUMMARY_BESIDE: Final = ("openai", "openai-responses", "anthropic", "ui", "ag-ui")  # those that foreign SDKs read
 
 
 def read_summary(
@@ -23,8 +26,8 @@ def read_summary(
 ) -> Mapping[str, Any] | None:
     """The summary of the terminal `record` at `cursor`, where its dialect has a place for that; `after` is the last
     good cursor. Raises CorruptStream."""
-    # openai's terminal has no name, and its summary beside it.
-    text = record.data.decode("utf-8", "replace") if record.name == "end" and dialect != "openai" else None
+    inside = record.name == "end" and dialect not in SUMMARY_BESIDE
+    text = record.data.decode("utf-8", "replace") if inside else None
     if record.extra is not None and dialect != "native":
         check, _, text = record.extra.partition(" ")
         if check != f"{crc32(text.encode('utf-8', 'replace'), cursor.crc):08x}":
@@ -32,7 +35,7 @@ def read_summary(
                 "checksum", cursor=after, detail="the summary beside the terminal does not match its checksum"
             )
     if text is None:
-        if dialect in ("openai", "native"):
+        if dialect == "native" or dialect in SUMMARY_BESIDE:
             raise CorruptStream("guard_stripped", cursor=after, detail="the terminal came without its summary")
         return None
     try:
@@ -60,3 +63,8 @@ def failure_in(summary: Mapping[str, Any] | None) -> Failure | None:
         bool(error.get("retryable")),
         bool(error.get("resumable")),
     )
+
+
+def failure_beside(frame: Frame) -> Failure | None:
+    """The failure that the summary beside the data of a terminal tells of; of a frame of ours, which is not checked."""
+    return None if frame.extra is None else failure_in(json.loads(frame.extra.partition(b" ")[2]))

@@ -35,7 +35,7 @@ from streamguard.core.items import Ending
 from streamguard.core.receipt import AnswerFrame, CorruptCode, Receipt, Verdict
 from streamguard.core.rejoin import Joint
 from streamguard.core.states import FINAL_STATUSES, TABLE, Input, State
-from streamguard.core.terminal import failure_in, read_summary
+from streamguard.core.terminal import SUMMARY_BESIDE, failure_in, read_summary
 from streamguard.core.wire import Received, Wire, wire_named
 from streamguard.core.wire.base import MAX_FRAME, WireReader
 
@@ -269,11 +269,11 @@ class StreamVerifier:
         if type(reading) is str:
             frames.append(AnswerFrame(seq, name, data, reading))
         elif isinstance(reading, Reading):  # an unknown name is chained, and not handed out
-            frames.append(AnswerFrame(seq, name, data, reading.text, reading.item, reading.texts))
+            frames.append(AnswerFrame(seq, name, data, reading.text, reading.item, reading.texts, reading.blocks))
 
     def _is_native(self, name: str | None, data: bytes) -> bool:
         """Whether data that is no provider's event can only be `native` text. In `raw` a server may vouch for it."""
-        return name is None and data[:1] == b'"' and (self._guessed or self._dialect_name == "openai")
+        return name is None and data[:1] == b'"' and (self._guessed or self._dialect_name in SUMMARY_BESIDE)
 
     # ---- beginnings and ends ----------------------------------------------------------------
 

@@ -16,6 +16,7 @@ from streamguard.core.errors import Failure, SourceFailed
 from streamguard.core.frame import Frame, status_of
 from streamguard.core.guard import CompletionGuard
 from streamguard.core.items import Ending
+from streamguard.core.terminal import failure_beside
 from streamguard.log.base import PAGE, LogError, StreamLog, StreamState, follow
 from streamguard.runtime.ending import SLOW
 from streamguard.runtime.flow import Flow
@@ -94,6 +95,7 @@ class ReplayStage:
         self.ending = Ending()
         self.items = 0
         self.parting = "lost"  # the reason of a `bye`
+        self._last: Any = None  # frame, or row
         self._at = at._replace(status=None)
         self._own_ids = own_ids
         self._resume = resume
@@ -105,6 +107,7 @@ class ReplayStage:
     def push(self, item: Any, now: float) -> bytes:
         """A page of frames, which is what `stored` yields."""
         self.items += len(item)
+        self._last = item[-1]
         return self.guard.admit_all(item)
 
     def tick(self, now: float) -> bytes:
@@ -139,6 +142,12 @@ class ReplayStage:
     @property
     def status(self) -> str | None:
         return self.guard.status
+
+    @property
+    def was_cancelled(self) -> bool:
+        """Whether a stream that ended as `cancelled` was asked to: it did not have to go, as one that nobody reads."""
+        failure = failure_beside(self._last if isinstance(self._last, Frame) else Frame(*self._last))
+        return failure is not None and failure.code == "cancelled"
 
     @property
     def cursor(self) -> Cursor:

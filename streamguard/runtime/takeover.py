@@ -11,7 +11,8 @@ Whoever reads such a stream takes its lease and asks the application's *resumer*
 Nothing else will do. With the position left open text would stand twice, or be missing, in an answer that is sealed as
 complete; and a source that makes another text than before is found out (`diverged`) instead of being appended.
 
-What is compared is what a reader is given. A block is sent through its dialect first: in `openai` it is a chunk.
+What is compared is what a reader is given. A block is sent through its dialect first: in `openai` it is a chunk. In a
+dialect whose text and blocks are several events each, they are put together again: text and blocks are compared.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from typing import Any, Final
 import attrs
 
 from streamguard.core.cursor import Cursor, cursor_zero
-from streamguard.core.dialect import Dialect, DialectReader
+from streamguard.core.dialect import Dialect, DialectEncoder, DialectReader
 from streamguard.core.errors import SourceFailed
 from streamguard.core.frame import Frame
 from streamguard.core.items import Block, Checkpoint, Ending, Finish, Item, TextIntake
@@ -116,9 +117,10 @@ async def orphan(log: StreamLog, state: StreamState, dialect: Dialect) -> tuple[
 def _parts(frames: Sequence[Frame], dialect: Dialect) -> list[Part]:
     """What frames say: adjacent text as one piece, and what is no text."""
     reader = dialect.reader()
+    whole = _in_pieces(dialect.encoder())
     parts: list[Part] = []
     for frame in frames:
-        part = said(reader, frame.name, frame.data)
+        part = said(reader, frame.name, frame.data, whole)
         if isinstance(part, str) and parts and isinstance(parts[-1], str):
             parts[-1] += part
         elif part is not None:
@@ -126,12 +128,20 @@ def _parts(frames: Sequence[Frame], dialect: Dialect) -> list[Part]:
     return parts
 
 
-def said(reader: DialectReader, name: str | None, data: bytes) -> Part | None:
-    """What the data of one frame says: its text if it has any, else the item that it is."""
+def said(reader: DialectReader, name: str | None, data: bytes, whole: bool = False) -> Part | None:
+    """What the data of one frame says: its text if it has any, else the item that it is; with `whole` the block that
+    it completes."""
     reading = reader.read(name, data.decode())
     if reading is None or isinstance(reading, str):
         return reading or None
+    if whole:
+        return reading.text or next(iter(reading.blocks), None)
     return reading.text or reading.item
+
+
+def _in_pieces(encoder: DialectEncoder) -> bool:
+    """Whether a text or block of this dialect is several frames."""
+    return encoder.text is None
 
 
 def taken_up(answer: object, orphan: Orphan, frames: Sequence[Frame], dialect: Dialect) -> TokenSource:
@@ -172,6 +182,7 @@ class _Comparison:
         self._encoder = dialect.encoder()
         self._reader = dialect.reader()
         self._ending = Ending()
+        self._whole = _in_pieces(self._encoder)
         for frame in before:
             self._encoder.follow(frame.name, frame.data, self._ending)
 
@@ -215,7 +226,8 @@ class _Comparison:
         length = min(len(text), len(head))
         if text[:length] != head[:length]:
             raise SourceFailed("diverged", DIVERGED)
-        self._encoder.text(text[:length])  # the first text of all may have a form of its own
+        if (write := self._encoder.text) is not None:
+            write(text[:length])  # the first text of all may have a form of its own
         if head[length:]:
             self._expected.append(head[length:])
         rest = text[length:]
@@ -225,6 +237,8 @@ class _Comparison:
 
     def _block(self, block: Block) -> None:
         for payload in self._encoder.item(block, self._ending):
-            part = said(self._reader, payload.name, payload.data)
+            part = said(self._reader, payload.name, payload.data, self._whole)
+            if self._whole and not isinstance(part, Block):
+                continue  # one of the events around it
             if not self._expected or self._expected.pop() != part:
                 raise SourceFailed("diverged", DIVERGED)

@@ -20,7 +20,7 @@ from __future__ import annotations
 from hypothesis import strategies as st
 
 from streamguard.core.adaptive import Adaptive
-from streamguard.core.dialect import Dialect, Native, OpenAI
+from streamguard.core.dialect import AgUi, Anthropic, Dialect, Native, OpenAI, OpenAIResponses, Ui
 from streamguard.core.flush import (
     AtBoundary,
     EveryBytes,
@@ -179,8 +179,9 @@ def items(draw: st.DrawFn, *, finish: bool = True, blocks: bool = True) -> list[
 
 
 def dialects() -> st.SearchStrategy[Dialect]:
-    """The dialects that make frames of items: `native` and `openai`."""
-    return st.one_of(st.builds(Native), st.builds(OpenAI, clean_texts(), include_usage=st.booleans()))
+    """The dialects that make frames of items: all but `raw` and `text`."""
+    of_events = st.sampled_from([OpenAIResponses(), Anthropic(), Ui(), AgUi()])
+    return st.one_of(st.builds(Native), st.builds(OpenAI, clean_texts(), include_usage=st.booleans()), of_events)
 
 
 def wires(*, pings: bool = True) -> st.SearchStrategy[Wire]:

@@ -23,7 +23,10 @@ KNOWN = (
     "known: flush, dialect, wire, timing, buffer, abort, http10, unsealed, on_end, limits, compress, token_flush, "
     "window"
 )
-DIALECTS = "'native', 'openai', 'raw', 'text', or an instance such as OpenAI(model='m')"
+DIALECTS = (
+    "'native', 'openai', 'openai-responses', 'anthropic', 'ui', 'ag-ui', 'raw', 'text', "
+    "or an instance such as OpenAI(model='m')"
+)
 WIRES = "'sse', 'ndjson', 'binary', 'plain', or an instance such as Sse()"
 
 

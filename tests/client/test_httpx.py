@@ -36,7 +36,7 @@ from streamguard.core.errors import (
     TruncatedStream,
     UnexpectedResponse,
 )
-from streamguard.core.items import Block, Event, Finish
+from streamguard.core.items import Block, Event, Finish, tool_call
 from streamguard.core.receipt import Verdict
 from streamguard.core.wire import Binary, Ndjson, Plain, Sse, Wire
 from tests.client.reading import NO_TLS, Read, each_mode, read
@@ -1002,3 +1002,22 @@ async def test_the_wrong_kind_of_client_is_told_the_right_one() -> None:
         with pytest.raises(TypeError, match=r"^`stream_sync` needs an httpx\.Client as its client, not "):
             with stream_sync("GET", "http://127.0.0.1:1/", client=wrong):
                 pass
+
+
+def test_a_frame_may_make_several_blocks_whole() -> None:
+    calls = [tool_call("a", "f", "{}"), tool_call("b", "g", "{}")]
+    thought = Block("reasoning", {"text": "so"})
+    body = made(thought, *calls, dialect=OpenAI())
+    with Server(answer(body)) as server:
+        with stream_sync("GET", server.url) as got:
+            assert list(got.blocks()) == [thought, *calls]
+        with stream_sync("GET", server.url) as got:
+            blocks = got.blocks()
+            assert [next(blocks), next(blocks)] == [thought, calls[0]]
+            assert got.read() == ""
+
+        async def main() -> None:
+            async with stream("GET", server.url) as got:
+                assert [block async for block in got.blocks()] == [thought, *calls]
+
+        anyio.run(main)

@@ -11,9 +11,11 @@ from streamguard.client import stream, stream_sync
 from streamguard.client.iteration import (
     Iteration,
     Iterations,
+    Spread,
     SyncIteration,
     SyncIterations,
-    block_in,
+    SyncSpread,
+    blocks_in,
     frame_itself,
     text_in,
 )
@@ -23,10 +25,10 @@ from streamguard.core.receipt import AnswerFrame
 IMAGE = Block("image", {"url": "a.png"})
 FRAMES = [
     AnswerFrame(1, None, b'"a"', "a"),
-    AnswerFrame(2, "block", b"{}", "", IMAGE),
+    AnswerFrame(2, "block", b"{}", "", IMAGE, blocks=(IMAGE, IMAGE)),
     AnswerFrame(3, None, b'"b"', "b"),
 ]
-PICKS = [(text_in, ["a", "b"]), (block_in, [IMAGE]), (frame_itself, FRAMES)]
+PICKS = [(text_in, ["a", "b"]), (blocks_in, [(IMAGE, IMAGE)]), (frame_itself, FRAMES)]
 
 
 @pytest.mark.parametrize(("pick", "picked"), PICKS)
@@ -44,6 +46,17 @@ async def test_an_async_iteration_passes_over_what_is_not_picked(pick: object, p
         return next(frames, None)
 
     assert [each async for each in Iteration(following, pick)] == picked  # type: ignore[arg-type]
+
+
+@pytest.mark.anyio
+async def test_a_spread_hands_out_all_that_each_frame_has() -> None:
+    frames, sync_frames = iter(FRAMES), iter(FRAMES)
+
+    async def following(had: int) -> AnswerFrame | None:
+        return next(frames, None)
+
+    assert [block async for block in Spread(following, blocks_in)] == [IMAGE, IMAGE]
+    assert list(SyncSpread(lambda had: next(sync_frames, None), blocks_in)) == [IMAGE, IMAGE]
 
 
 def test_an_iteration_says_how_many_frames_it_has_had() -> None:

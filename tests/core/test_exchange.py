@@ -191,6 +191,12 @@ def test_the_headers_of_a_stream() -> None:
     assert parse_answer(promise) == Answer(ZERO, "native", "sse")
 
 
+def test_the_headers_of_dialect_ui_name_its_protocol() -> None:
+    found = [dict(answer_headers(None, content_type="x", dialect=name, wire="sse")) for name in ("ui", "native")]
+    assert found[0].pop("x-vercel-ai-ui-message-stream") == "v1"
+    assert found[0] == found[1]
+
+
 def test_the_headers_of_a_compressed_stream_say_so_twice() -> None:
     keys = Granted(flush="token", compress="gzip", credit=False)
     kind: dict[str, Any] = {"content_type": "text/event-stream", "dialect": "native", "wire": "sse"}

@@ -16,8 +16,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from streamguard.core.cursor import Cursor, cursor_zero
-from streamguard.core.dialect import Dialect, Native, OpenAI, Raw, Text
-from streamguard.core.errors import Failure
+from streamguard.core.dialect import AgUi, Anthropic, Dialect, Native, OpenAI, OpenAIResponses, Raw, Text, Ui
+from streamguard.core.errors import Failure, SourceFailed
 from streamguard.core.flush import EveryTokens
 from streamguard.core.frame import Frame
 from streamguard.core.framing import FramedEncoder
@@ -46,6 +46,31 @@ STREAMS: dict[str, tuple[Dialect, list[Any]]] = {
     "openai text like a tool": (OpenAI(), ['"tool_calls":[', tool_call("1", "f", "{}")]),
     "text": (Text(), ["a", "b"]),
 }
+REASONING, CALL = Block("reasoning", {"text": "so"}), tool_call("1", "f", '{"x":1}')
+RESULT = Block("tool_result", {"id": "1", "content": "y"})
+OWN: dict[str, list[Any]] = {
+    "anthropic": [
+        {"type": "message_start", "message": {"id": "theirs"}},
+        {"type": "content_block_start", "index": 0, "content_block": {"type": "tool_use", "id": "1", "name": "f"}},
+        {"type": "content_block_stop", "index": 0},
+        {"type": "message_delta", "delta": {"stop_reason": "tool_use"}},
+    ],
+    "openai-responses": [
+        {"type": "response.created", "sequence_number": 0, "response": {"id": "theirs"}},
+        {"type": "response.output_text.delta", "sequence_number": 1, "delta": "a"},
+    ],
+}
+for _dialect in (Anthropic("m"), OpenAIResponses("m"), Ui(), AgUi()):
+    _some = ["a", "b", CALL, REASONING, "c", tool_call("2", "g", "{}"), "d"]
+    STREAMS[_dialect.name] = (_dialect, _some)
+    if _dialect.name in OWN:
+        STREAMS[f"{_dialect.name} of a provider"] = (_dialect, OWN[_dialect.name])
+    else:
+        STREAMS[f"{_dialect.name} with results"] = (_dialect, ["a", CALL, RESULT, Block("mine"), "b"])
+STREAMS["ui with its own"] = (Ui(), [{"type": "start"}, {"type": "start-step"}, "a", {"type": "finish-step"}, "b"])
+STREAMS["ag-ui with its own"] = (
+    AgUi(), [{"type": "RUN_STARTED", "runId": "r"}, "a", {"type": "STATE_DELTA"}, "b", {"type": "STEP_STARTED"}, "c"],
+)  # fmt: skip
 
 
 def cursor_of(frame: Frame) -> Cursor:
@@ -80,7 +105,23 @@ def test_another_encoder_makes_the_frames_that_the_first_would_have_made(name: s
             frames += encoder.finish() if end == "finish" else encoder.fail(Failure("x", "y"))
             ends.append(frames)
         assert ends[0] == ends[1], at
-        assert ends[1][-1].status == ("complete" if end == "finish" else "failed")
+        unproven = end == "fail" or name.endswith("of a provider")
+        assert ends[1][-1].status == ("failed" if unproven else "complete")
+
+
+@pytest.mark.parametrize("dialect", [Anthropic(), OpenAIResponses(), Ui(), AgUi()], ids=lambda dialect: dialect.name)
+@pytest.mark.parametrize("block", [CALL, REASONING], ids=lambda block: block.type)
+def test_half_a_block_is_followed_by_a_failure_and_nothing_else(dialect: Dialect, block: Block) -> None:
+    """Whoever goes on with the stream cannot make the block whole, and must not let it be taken for that."""
+    first = FramedEncoder(dialect, sid=SID)
+    before = push(first, "a")
+    before += push(first, block)[:-2]
+    for item in ("b", REASONING, {"type": "custom"}):
+        with pytest.raises(SourceFailed, match="died inside a block"):
+            push(gone_on(first, dialect, before), item)
+    terminal = gone_on(first, dialect, before).finish()[-1]
+    assert terminal.status == "failed"
+    assert b"unproven_end" in (terminal.extra or b"")
 
 
 @given(st.lists(st.one_of(st.text(st.characters(exclude_categories=["Cs"]), min_size=1), st.just(None)), max_size=6))

@@ -171,7 +171,7 @@ def test_any_frames_are_chained(pieces: list[str | None], status: str | None) ->
     encoder = FramedEncoder(OpenAI(model="m"), sid=SID)
     frames: list[Frame] = []
     for piece in pieces:
-        frames += encoder.item(Block("tool_call", {"id": "c"})) if piece is None else [encoder.text(piece)]
+        frames += encoder.item(Block("tool_call", {"id": "c", "name": "f"})) if piece is None else [encoder.text(piece)]
     frames += encoder.finish() if status is None else encoder.fail(FAILURE, status)
     assert_chained(frames)
     assert encoder.chars == sum(map(len, filter(None, pieces)))

@@ -15,6 +15,7 @@ __all__ = ["main"]
 
 DOCS = ROOT / "docs"
 PAGES = DOCS / "proofs"
+README = ROOT / "README.md"
 
 
 def _parser(package: str) -> argparse.ArgumentParser:
@@ -37,7 +38,7 @@ def _perform(package: str, proof: Proof, options: argparse.Namespace) -> bool:
         (PAGES / f"{proof.name}.md").write_text(as_page(record), encoding="utf-8")
         for figure in result.figures:
             (PAGES / f"{figure.name}.svg").write_text(figure.svg, encoding="utf-8")
-        for page in DOCS.rglob("*.md"):  # others may show the same tables
+        for page in (README, *DOCS.rglob("*.md")):  # others may show the same tables
             text = page.read_text(encoding="utf-8")
             if (again := renewed(text, record)) != text:
                 page.write_text(again, encoding="utf-8")

@@ -25,7 +25,7 @@ from tests.adapters.servers import STACKS, serving
 from tests.modules import ROOT
 from tests.proofs.registry import Result, Run, Table, proof
 
-__all__ = ["Asked", "ask", "http10_table", "no_silent_end", "reports_table", "unguarded_table"]
+__all__ = ["Asked", "ask", "http10_table", "no_silent_end", "quiet", "reports_table", "unguarded_table"]
 
 PAGE = ROOT / "docs" / "explanation" / "who-notices.md"
 SEALED = "BaseHTTPMiddleware, sealed"
@@ -69,7 +69,7 @@ def ask(
 ) -> list[Asked]:
     """Let every reader read every ending from one server, one ending at a time, its readers at once."""
     asked = []
-    with _quiet(), ThreadPoolExecutor(len(READERS)) as pool:
+    with quiet(), ThreadPoolExecutor(len(READERS)) as pool:
         with serving(endings_app(layer, linger=linger), http=stack[0], loop=stack[1]) as server:
             for ending in endings:
                 for dialect in dialects:
@@ -84,7 +84,7 @@ def ask(
 
 
 @contextmanager
-def _quiet() -> Iterator[None]:
+def quiet() -> Iterator[None]:
     """Failures are what is asked for: their log would be all that one sees."""
     loggers = [logging.getLogger(name) for name in ("streamguard", "uvicorn.error")]
     levels = [logger.level for logger in loggers]
@@ -142,7 +142,7 @@ def unguarded_table(linger: float = 0.25) -> Table:
 def http10_table(linger: float = 0.25) -> Table:
     """A source that raises at item 3, behind a hop that asks its upstream by HTTP/1.0."""
     rows: list[list[Any]] = []
-    with _quiet(), anyio.from_thread.start_blocking_portal() as portal, ThreadPoolExecutor(len(READERS)) as pool:
+    with quiet(), anyio.from_thread.start_blocking_portal() as portal, ThreadPoolExecutor(len(READERS)) as pool:
         for http10 in HTTP10:
             with serving(endings_app("bare", linger=linger, http10=http10)) as server:
                 proxy = FaultProxy("127.0.0.1", server.port, plan=Plan(http10=True))

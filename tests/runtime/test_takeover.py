@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from streamguard import anyone_with_the_id
 from streamguard.app import OWN, Endpoint, StreamGuard
 from streamguard.core.cursor import cursor_zero
-from streamguard.core.dialect import Dialect, OpenAI, dialect_named
+from streamguard.core.dialect import AgUi, Anthropic, Dialect, OpenAI, OpenAIResponses, Ui, dialect_named
 from streamguard.core.errors import SourceFailed, failure_from
 from streamguard.core.flush import EveryTokens, Immediate
 from streamguard.core.frame import Frame
@@ -121,6 +121,24 @@ def test_a_replay_gives_what_lies_behind_the_log_however_its_text_is_cut(
     rest = [intake.bytes(item) if isinstance(item, bytes) else item for item in found]
     assert joined([*items[:kept], *filter(None, rest)]) == joined(items)
     assert not intake.torn
+
+
+IN_PIECES = [Anthropic(id="m"), OpenAIResponses(id="r", created=1), Ui("m"), AgUi("t", "r")]
+
+
+@pytest.mark.parametrize("dialect", IN_PIECES, ids=lambda dialect: dialect.name)
+def test_where_a_text_is_several_frames_text_and_blocks_are_compared(dialect: Dialect) -> None:
+    """The events around them are another encoder's, and no source yields them."""
+    items: list[Any] = ["ab", tool_call("c", "f", "{}"), Block("reasoning", {"text": "so"}), "cd", "e"]
+    again: list[Any] = ["a", "b", *items[1:3], "cde"]
+    for kept in range(len(items) + 1):
+        frames = logged(items[:kept], dialect)
+        found = ran(lambda: gone_on(Replay(iter_of(again)), frames, dialect))  # noqa: B023
+        assert joined([*items[:kept], *found]) == joined(items)
+        for wrong in ([*again[:2], tool_call("c", "g", "{}")], ["b"], [tool_call("c", "f", "{}")]):
+            if kept > 1:
+                with pytest.raises(SourceFailed, match="another text"):
+                    ran(lambda: gone_on(Replay(iter_of(wrong)), frames, dialect))  # noqa: B023
 
 
 @given(items=ITEMS.filter(bool), dialect=DIALECTS, data=st.data())

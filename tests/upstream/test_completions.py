@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import anyio
+import attrs
 import httpx
 import pytest
 
@@ -51,8 +52,8 @@ def of(server: Server) -> Completions:
     return Completions(f"{server.url}/v1", headers=KEY)
 
 
-async def items(server: Server, model: str = "m", **more: Any) -> list[Any]:
-    return [item async for item in of(server).stream(body(model, **more))]
+async def items(server: Server, model: str = "m", profile: str = "openai", **more: Any) -> list[Any]:
+    return [item async for item in attrs.evolve(of(server), profile=profile).stream(body(model, **more))]
 
 
 # ---- the server as a source ---------------------------------------------------------------------
@@ -66,9 +67,11 @@ async def test_a_server_is_read_as_text_and_the_reason_why_it_ended(server: Serv
     assert engine.keys[-1] == KEY["authorization"]
 
 
-@pytest.mark.parametrize("model", ["m", "no marker", "length"])
-async def test_a_reason_proves_the_end_with_the_marker_and_without(model: str, server: Server) -> None:
-    assert await items(server, model) == [*WORDS, Finish("length" if model == "length" else "stop")]
+@pytest.mark.parametrize(("model", "profile"), [("m", "vllm"), ("length", "openai"), ("no marker", "transformers")])
+async def test_a_reason_and_the_marker_prove_the_end_or_the_reason_where_the_server_has_no_marker(
+    model: str, profile: str, server: Server
+) -> None:
+    assert await items(server, model, profile) == [*WORDS, Finish("length" if model == "length" else "stop")]
 
 
 @pytest.mark.parametrize(
@@ -78,6 +81,7 @@ async def test_a_reason_proves_the_end_with_the_marker_and_without(model: str, s
         ("cut", "upstream_truncated", True, 2),
         ("breaks", "upstream_truncated", True, 2),
         ("unproven", "upstream_truncated", True, 12),
+        ("no marker", "upstream_truncated", True, 12),
         ("no reason", "unproven_end", True, 12),
         ("abort", "generation_aborted", True, 12),
         ("refuses", "upstream_status", False, 0),
@@ -98,6 +102,7 @@ async def test_whatever_is_no_proven_end_is_a_failure_after_the_text_before_it(
     assert "secret" not in failure.message
     if model in ("fails", "refuses"):
         assert "a secret path" in caplog.text  # whoever runs the server is told what it said
+    assert ("choose profile='transformers'" in caplog.text) == (model == "no marker")
 
 
 async def test_a_server_that_is_not_there_is_a_failure() -> None:

@@ -17,10 +17,24 @@ from streamguard.core.errors import Failure, UnsupportedItem
 from streamguard.core.items import Block, Ending, Event
 from streamguard.core.jsontext import dumps
 
-__all__ = ["Dialect", "DialectEncoder", "DialectReader", "Payload", "Reading", "refuse_wire", "scan_string", "summary"]
+__all__ = [
+    "Dialect",
+    "DialectEncoder",
+    "DialectReader",
+    "Payload",
+    "Reading",
+    "Sent",
+    "has_abort_part",
+    "refuse_wire",
+    "scan_string",
+    "summary",
+]
 
 # Reads a JSON string from the character after its opening quote on: its text, and where it ends.
 scan_string: Final[Callable[[str, int], tuple[str, int]]] = vars(json.decoder)["scanstring"]
+
+
+Sent = str | Block | Event | Mapping[str, Any]  # what an encoder makes frames of
 
 
 @attrs.frozen
@@ -34,26 +48,33 @@ class Payload:
 
 class Reading:
     """What the data of one frame says where it is more than text of choice 0: the item itself, the
-    text of every choice in it, and that of choice 0."""
+    text of every choice in it, that of choice 0, and the blocks that are whole with it."""
 
-    __slots__ = ("item", "text", "texts")
+    __slots__ = ("blocks", "item", "text", "texts")
 
     def __init__(
-        self, item: Block | Mapping[str, Any] | None, text: str = "", texts: Mapping[int, str] | None = None
+        self,
+        item: Block | Mapping[str, Any] | None,
+        text: str = "",
+        texts: Mapping[int, str] | None = None,
+        blocks: tuple[Block, ...] = (),
     ) -> None:
         self.item = item
         self.text = text
         self.texts = texts
+        self.blocks = blocks
 
 
 class DialectEncoder(Protocol):
     """One stream's encoder. It never sees cursors; numbering is the FramedEncoder's business."""
 
-    def text(self, text: str) -> bytes:
-        """The data of an unnamed frame for text of choice 0. The hot path."""
+    @property
+    def text(self) -> Callable[[str], bytes] | None:
+        """Makes the data of an unnamed frame for text of choice 0: the hot path. None in a dialect whose text is more
+        than that; then it comes to `item`."""
         ...
 
-    def item(self, item: Block | Event | Mapping[str, Any], ending: Ending) -> list[Payload]:
+    def item(self, item: Sent, ending: Ending) -> list[Payload]:
         """Frames for anything else; notes finish reasons and usage in `ending`. Raises UnsupportedItem."""
         ...
 
@@ -125,6 +146,12 @@ class Dialect(Protocol):
     def reader(self) -> DialectReader:
         """A fresh reader."""
         ...
+
+
+def has_abort_part(dialect: Dialect) -> bool:
+    """Whether a dialect tells of a cancel in a part that its SDK takes for an end, and not for an error: one that says
+    so, `abort_part = True`."""
+    return bool(getattr(dialect, "abort_part", False))
 
 
 def summary(ending: Ending, frames: int, size: int) -> bytes:

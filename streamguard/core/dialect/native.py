@@ -13,9 +13,9 @@ from typing import Any
 
 import attrs
 
-from streamguard.core.dialect.base import Payload, Reading, refuse_wire, scan_string, summary
+from streamguard.core.dialect.base import Payload, Reading, Sent, refuse_wire, scan_string, summary
 from streamguard.core.errors import Failure, UnsupportedItem
-from streamguard.core.items import Block, Ending, Event
+from streamguard.core.items import Block, Ending
 from streamguard.core.jsontext import dumps, quote
 
 __all__ = ["Native", "NativeEncoder", "NativeReader"]
@@ -26,7 +26,7 @@ class NativeEncoder:
 
     text = staticmethod(quote)
 
-    def item(self, item: Block | Event | Mapping[str, Any], ending: Ending) -> list[Payload]:
+    def item(self, item: Sent, ending: Ending) -> list[Payload]:
         if not isinstance(item, Block):
             raise UnsupportedItem(type(item).__name__, "native", "yield str, bytes or Block, or choose `raw`")
         return [Payload(dumps({"type": item.type, **item.fields}), "block")]
@@ -68,7 +68,8 @@ class NativeReader:
             return text
         if name == "block":
             fields = json.loads(data)
-            return Reading(Block(fields.pop("type"), fields))
+            block = Block(fields.pop("type"), fields)
+            return Reading(block, blocks=(block,))
         return None
 
     def proof(self, clean: bool) -> str | None:

@@ -19,16 +19,18 @@ from typing import Any, Final
 
 import attrs
 
-from streamguard.core.dialect.base import Payload, refuse_wire, summary
+from streamguard.core.dialect.base import Payload, Sent, refuse_wire, summary
+from streamguard.core.dialect.blocks import call_written, text_of
 from streamguard.core.dialect.provider import ProviderReader, ProviderStream
 from streamguard.core.errors import Failure, SourceFailed, TextAfterFinish, UnsupportedItem
-from streamguard.core.items import Block, Ending, Event, Finish
-from streamguard.core.jsontext import dumps, quote
+from streamguard.core.items import Ending, Event, Finish
+from streamguard.core.jsontext import dumps, quote, whole_text
 
 __all__ = ["OpenAI", "OpenAIEncoder"]
 
 
 _KEYS: Final = frozenset(("choices", "usage", "error"))  # a chunk has one of these
+_TEXTS: Final = {"reasoning": b'"reasoning":', "refusal": b'"refusal":'}  # blocks that are text of another kind
 _CHUNK: Final = """yield text, or {"choices": [{"index": 0, "delta": {"content": "…"}, "finish_reason": None}]}"""
 
 
@@ -52,21 +54,23 @@ class OpenAIEncoder:
             return b"%b%b%b" % (self._before, quote(text), self._after)
         return self._delta(b'"content":' + quote(text))
 
-    def item(self, item: Block | Event | Mapping[str, Any], ending: Ending) -> list[Payload]:
+    def item(self, item: Sent, ending: Ending) -> list[Payload]:
         if isinstance(item, Event):
             return self._event(item, ending)
+        if isinstance(item, str):
+            return [Payload(self.text(item))]
         if isinstance(item, Mapping):
             if not _KEYS.intersection(item):  # else none of it would be text, and the end would look whole
                 raise UnsupportedItem("a mapping that is no chunk", "openai", _CHUNK)
             return self._chunk(item, dumps(item), ending)
+        if item.type in _TEXTS:
+            return [Payload(self._delta(_TEXTS[item.type] + quote(whole_text(text_of(item, "openai")))))]
         if item.type != "tool_call":
-            raise UnsupportedItem(f"a block of type {item.type!r}", "openai", "chat chunks have room for tool calls")
-        call = {
-            "index": self._tools,
-            "id": item.fields.get("id"),
-            "type": "function",
-            "function": {"name": item.fields.get("name"), "arguments": item.fields.get("arguments", "")},
-        }
+            what = f"a block of type {item.type!r}"
+            raise UnsupportedItem(what, "openai", "chat chunks have room for tool calls, reasoning and refusals")
+        id, name, arguments = call_written(item, "openai")
+        function = {"name": name, "arguments": arguments}
+        call = {"index": self._tools, "id": id, "type": "function", "function": function}
         self._tools += 1
         return [Payload(self._delta(b'"tool_calls":' + dumps([call])))]
 
@@ -75,7 +79,8 @@ class OpenAIEncoder:
 
     def judge(self, ending: Ending) -> Failure | None:
         if self._role_sent or not self._seen.begun:
-            ending.reasons.setdefault(0, "stop")  # a source of text ends by returning
+            # A source of text ends by returning; one that called tools waits for them.
+            ending.reasons.setdefault(0, "tool_calls" if self._tools else "stop")
         missing = self._seen.begun - ending.reasons.keys()
         if missing:
             choice = min(missing)

@@ -18,6 +18,7 @@ from typing import Any, Final, Literal, TypeAlias
 
 import attrs
 
+from streamguard.core.dialect.assembly import ProviderBlocks
 from streamguard.core.dialect.base import Reading
 from streamguard.core.dialect.mould import Mould
 from streamguard.core.errors import Failure
@@ -36,15 +37,25 @@ class Profile:
     """How one server departs from its API.
 
     `done`: whether chat and completions end with `[DONE]`; `reasons`: whether choices get a
-    `finish_reason`.
+    `finish_reason`; `lenient`: whether the blank line behind the last event may be missing.
     """
 
     done: bool = True
     reasons: bool = True
+    lenient: bool = False
 
 
-# transformers serve 5.24 never sends `[DONE]` (recorded); the others follow the API.
-PROFILES: Final[Mapping[str, Profile]] = {"openai": Profile(), "transformers": Profile(done=False)}
+# transformers serve 5.24 never sends `[DONE]` (recorded), llama-server was seen to end without a blank line behind it;
+# the others follow the API. They have names so that a departure that is found later is no change to those who use them.
+PROFILES: Final[Mapping[str, Profile]] = {
+    "openai": Profile(),
+    "vllm": Profile(),
+    "sglang": Profile(),
+    "llama.cpp": Profile(lenient=True),
+    "ollama": Profile(),
+    "transformers": Profile(done=False),
+    "litellm": Profile(),
+}
 
 _scan: Final[Callable[[str, int], tuple[Any, int]]] = vars(json.JSONDecoder())["scan_once"]
 _RESPONSES_ENDS: Final = ("response.completed", "response.incomplete")
@@ -225,12 +236,16 @@ class ProviderStream:
         if kind == "message_stop":
             self.ended = True
             return "marker", Reading(payload)
+        if kind == "message_start" and isinstance(payload.get("message"), dict):
+            self._note_usage(payload["message"])
         delta = payload.get("delta")
         text = delta.get("text") if isinstance(delta, dict) and delta.get("type") == "text_delta" else ""
         if kind == "message_delta":
             if isinstance(delta, dict) and delta.get("stop_reason"):
                 self.reasons[0] = str(delta["stop_reason"])
+            before = self.usage or {}
             self._note_usage(payload)
+            self.usage = {**before, **(self.usage or {})} or None  # the start has the input, and the end its output
         return "event", Reading(payload, text if isinstance(text, str) else "")
 
 
@@ -250,6 +265,12 @@ class ProviderReader:
         self._stream = ProviderStream(profile)
         self._end = end
         self._marked = False
+        self._blocks = ProviderBlocks()
+
+    @property
+    def begun(self) -> set[int]:
+        """The choices of chat and completions that anything came of."""
+        return self._stream.begun
 
     @property
     def reasons(self) -> dict[int, str]:
@@ -268,7 +289,13 @@ class ProviderReader:
             return None  # an event without content: some servers send it as a sign of life
         if callable(self._end):
             self._marked = self._end(Event(data, name))
-        return self._stream.observe(name, data)[1]
+        seen, reading = self._stream.observe(name, data)
+        if reading.item is UNREAD:  # text of choice 0 and nothing else
+            if self._blocks.chat.thinking:
+                reading.blocks = self._blocks.chat.spoke()
+        elif seen == "event" and isinstance(reading.item, dict):
+            reading.blocks = self._blocks.take(reading.item)
+        return reading
 
     def proof(self, clean: bool) -> str | None:
         if self._end == "provider":

@@ -23,7 +23,7 @@ from typing import Any, Final
 import attrs
 
 from streamguard.core.cursor import looks_like_cursor
-from streamguard.core.dialect.base import Payload, summary
+from streamguard.core.dialect.base import Payload, Sent, summary
 from streamguard.core.dialect.provider import EndRule, ProviderReader, ProviderStream, Seen
 from streamguard.core.errors import Failure, FieldRefused, UnsupportedItem
 from streamguard.core.frame import fits
@@ -64,9 +64,9 @@ class RawEncoder:
             self._made += self._event(Event(event.data, name, event.id), ending)
         return self._taken()
 
-    def item(self, item: Block | Event | Mapping[str, Any], ending: Ending) -> list[Payload]:
-        if isinstance(item, Block):
-            raise UnsupportedItem("Block", "raw", "yield the provider's own event for it")
+    def item(self, item: Sent, ending: Ending) -> list[Payload]:
+        if isinstance(item, (Block, str)):
+            raise UnsupportedItem(type(item).__name__, "raw", "yield the provider's own event for it")
         if not isinstance(item, Event):
             item = Event(dumps(item).decode())
         return self._event(item, ending)

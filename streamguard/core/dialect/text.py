@@ -11,9 +11,9 @@ from typing import Any
 
 import attrs
 
-from streamguard.core.dialect.base import Payload, Reading, refuse_wire
+from streamguard.core.dialect.base import Payload, Reading, Sent, refuse_wire
 from streamguard.core.errors import Failure, UnsupportedItem
-from streamguard.core.items import Block, Ending, Event
+from streamguard.core.items import Ending
 
 __all__ = ["Text", "TextEncoder", "TextReader"]
 
@@ -24,7 +24,7 @@ class TextEncoder:
     def text(self, text: str) -> bytes:
         return text.encode()
 
-    def item(self, item: Block | Event | Mapping[str, Any], ending: Ending) -> list[Payload]:
+    def item(self, item: Sent, ending: Ending) -> list[Payload]:
         raise UnsupportedItem(type(item).__name__, "text", "plain text has room for text only")
 
     def wire(self, piece: bytes, ending: Ending) -> list[Payload]:

@@ -7,7 +7,19 @@ from typing import Any
 
 import pytest
 
-from streamguard.core.dialect import Dialect, Native, OpenAI, Raw, Text, dialect_named
+from streamguard.core.dialect import (
+    AgUi,
+    Anthropic,
+    Dialect,
+    Native,
+    OpenAI,
+    OpenAIResponses,
+    Raw,
+    Text,
+    Ui,
+    dialect_named,
+)
+from streamguard.core.dialect.base import has_abort_part
 from streamguard.core.wire import Sse
 
 
@@ -16,6 +28,10 @@ from streamguard.core.wire import Sse
     [
         ("native", Native, True, True),
         ("openai", OpenAI, False, True),
+        ("openai-responses", OpenAIResponses, False, True),
+        ("anthropic", Anthropic, False, True),
+        ("ui", Ui, False, True),
+        ("ag-ui", AgUi, False, True),
         ("raw", Raw, False, False),
         ("text", Text, False, True),
     ],
@@ -26,17 +42,25 @@ def test_a_dialect_has_a_name(name: str, kind: type[Dialect], own_ids: bool, tak
     assert (dialect.name, dialect.own_ids, dialect.takes_text) == (name, own_ids, takes_text)
 
 
+def test_only_the_ui_stream_has_a_part_that_says_cancelled_and_is_no_error() -> None:
+    names = ("native", "openai", "openai-responses", "anthropic", "ui", "ag-ui", "raw", "text")
+    assert [name for name in names if has_abort_part(dialect_named(name))] == ["ui"]
+
+
 def test_a_setting_is_returned_as_it_is() -> None:
     dialect = OpenAI(model="m")
     assert dialect_named(dialect) is dialect
 
 
 def test_an_unknown_name_is_refused_with_the_known_ones() -> None:
-    with pytest.raises(ValueError, match="unknown dialect 'xml'; known: native, openai, raw, text"):
+    with pytest.raises(ValueError, match=r"unknown dialect 'xml'; known: native, openai, .*, ag-ui, raw, text$"):
         dialect_named("xml")
 
 
-KNOWN = "dialect is 'native', 'openai', 'raw', 'text', or an instance such as OpenAI(model='m'), not "
+KNOWN = (
+    "dialect is 'native', 'openai', 'openai-responses', 'anthropic', 'ui', 'ag-ui', 'raw', 'text', "
+    "or an instance such as OpenAI(model='m'), not "
+)
 
 
 @pytest.mark.parametrize(

@@ -54,6 +54,10 @@ class TestText:
         assert data == [delta('"role":"assistant"', '"stop"'), DONE]
         assert (answer.verdict, answer.text) == (Verdict.COMPLETE, "")
 
+    def test_text_as_an_item_is_the_same_chunk(self) -> None:
+        first, second = DIALECT.encoder(), DIALECT.encoder()
+        assert [payload.data for payload in first.item("a", Ending())] == [second.text("a")]
+
     def test_the_sources_own_reason_is_told(self) -> None:
         data, answer = stream("a", Finish("length"))
         assert data[-2:] == [delta("", '"length"'), DONE]
@@ -86,9 +90,9 @@ class TestText:
 
 class TestBlocks:
     def test_a_tool_call_is_a_delta_with_its_place(self) -> None:
-        data, answer = stream(tool_call("c1", "f", "{}"), Block("tool_call", {"id": "c2"}), Finish("tool_calls"))
+        data, answer = stream(tool_call("c1", "f", "{}"), tool_call("c2", "g", '{"a":1}'), Finish("tool_calls"))
         first = '{"index":0,"id":"c1","type":"function","function":{"name":"f","arguments":"{}"}}'
-        second = '{"index":1,"id":"c2","type":"function","function":{"name":null,"arguments":""}}'
+        second = '{"index":1,"id":"c2","type":"function","function":{"name":"g","arguments":"{\\"a\\":1}"}}'
         assert data == [
             delta(f'"role":"assistant","tool_calls":[{first}]'),
             delta(f'"tool_calls":[{second}]'),
@@ -96,10 +100,38 @@ class TestBlocks:
             DONE,
         ]
         assert answer.frames[0].item["choices"][0]["delta"]["tool_calls"] == [json.loads(first)]
+        assert answer.blocks == [tool_call("c1", "f", "{}"), tool_call("c2", "g", '{"a":1}')]
+
+    def test_a_source_that_called_tools_and_returned_waits_for_them(self) -> None:
+        data, answer = stream("a", tool_call("c1", "f", "{}"))
+        assert data[-2:] == [delta("", '"tool_calls"'), DONE]
+        assert answer.receipt.finish_reason == "tool_calls"
+
+    @pytest.mark.parametrize("field", ["id", "name", "arguments"])
+    def test_half_a_tool_call_is_refused(self, field: str) -> None:
+        fields: dict[str, Any] = {"id": "c", "name": "f", "arguments": "{}", field: None}
+        with pytest.raises(UnsupportedItem, match=f"a tool call whose {field} is no text.*yield tool_call"):
+            stream(Block("tool_call", fields))
+
+    def test_reasoning_and_a_refusal_are_deltas_of_their_own(self) -> None:
+        items = [Block("reasoning", {"text": 'So "\ud800'}), Block("reasoning", {"text": "."}), "a"]
+        data, answer = stream(*items, Block("refusal", {"text": "No\u2028"}))
+        assert data == [
+            delta('"role":"assistant","reasoning":"So \\"\ufffd"'),
+            delta('"reasoning":"."'),
+            delta('"content":"a"'),
+            delta('"refusal":"No\\u2028"'),
+            delta("", '"stop"'),
+            DONE,
+        ]
+        assert answer.blocks == [Block("reasoning", {"text": 'So "\ufffd.'}), Block("refusal", {"text": "No\u2028"})]
 
     def test_other_blocks_and_serialised_streams_have_no_place(self) -> None:
-        with pytest.raises(UnsupportedItem, match=r"a block of type 'image'.*room for tool calls"):
-            stream(Block("image"))
+        for type in ("image", "tool_result"):
+            with pytest.raises(UnsupportedItem, match=f"a block of type '{type}'.*room for tool calls"):
+                stream(Block(type))
+        with pytest.raises(UnsupportedItem, match=r"'refusal' without text.*yield Block\('refusal', {'text'"):
+            stream(Block("refusal"))
         with pytest.raises(UnsupportedItem, match="a serialised stream, which dialect 'openai'"):
             DIALECT.encoder().wire(b"x", Ending())
 

@@ -91,6 +91,11 @@ class Answer:
         return {choice: text for choice, text in texts.items() if text}
 
     @property
+    def blocks(self) -> list[Block]:
+        """Every block, in order."""
+        return [block for frame in self.frames for block in frame.blocks]
+
+    @property
     def content(self) -> tuple[Any, ...]:
         """All that a reader was handed that could differ."""
         frames = [(frame.name, frame.raw, frame.text, frame.item, frame.texts) for frame in self.frames]

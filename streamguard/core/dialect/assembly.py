@@ -1,0 +1,225 @@
+"""Blocks out of a provider's pieces: tool calls, reasoning and refusals are handed out when they are whole.
+
+Chat chunks say when a choice ends, and nothing of when a call does; its pieces are told apart by index and id,
+in any order (`ChatBlocks`). Anthropic's events open and close each block (`AnthropicBlocks`), those of Responses
+repeat it whole at its end (`ResponsesBlocks`). `ProviderBlocks` is all three, by what an event looks like.
+
+Servers depart from that, and none of it may lose a call or make one of two: several whole calls under one index
+(each with its own id, or with none), an id in every piece, a name in pieces or in every piece.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from streamguard.core.dialect.blocks import Pieces, as_mapping, as_text, call_read, json_text
+from streamguard.core.items import Block
+
+__all__ = ["AnthropicBlocks", "ChatBlocks", "ProviderBlocks", "ResponsesBlocks"]
+
+Blocks = tuple[Block, ...]
+_NONE: Final[Blocks] = ()
+_CUT: Final = ("length", "content_filter", "abort", "error")  # reasons that end a choice wherever it is
+
+
+class _Call:
+    """One call of a choice, as far as it came."""
+
+    __slots__ = ("arguments", "id", "index", "name")
+
+    def __init__(self, index: object, id: str) -> None:
+        self.index = index
+        self.id = id
+        self.name = Pieces()
+        self.arguments = Pieces()
+
+    def take(self, piece: Mapping[str, Any]) -> None:
+        function = as_mapping(piece.get("function"))
+        name = as_text(function.get("name"))
+        # A name comes in pieces, or anew with every piece.
+        again = name == str(self.name) and (self.arguments or piece.get("id"))
+        if not again:
+            self.name.add(name)
+        self.arguments.add(as_text(function.get("arguments")))
+
+    @property
+    def whole(self) -> bool:
+        return bool(self.arguments) and self.block(cut=True).type == "tool_call"
+
+    def block(self, *, cut: bool, choice: int = 0) -> Block:
+        return call_read(self.id, str(self.name), str(self.arguments), cut=cut, choice=choice)
+
+
+class _Choice:
+    """What of a choice is not whole yet."""
+
+    __slots__ = ("calls", "index", "refusal", "thoughts")
+
+    def __init__(self, index: int) -> None:
+        self.index = index
+        self.calls: list[_Call] = []
+        self.thoughts = Pieces()
+        self.refusal = Pieces()
+
+    def take(self, delta: Mapping[str, Any]) -> Blocks:
+        if thought := as_text(delta.get("reasoning") or delta.get("reasoning_content")):
+            self.thoughts.add(thought)
+        self.refusal.add(as_text(delta.get("refusal")))
+        pieces = delta.get("tool_calls")
+        if isinstance(pieces, (list, tuple)):
+            for piece in pieces:
+                self._call_of(as_mapping(piece)).take(as_mapping(piece))
+        return self.thought() if pieces or delta.get("content") else _NONE
+
+    def thought(self) -> Blocks:
+        """The reasoning that is over now."""
+        return self._text_block("reasoning", "thoughts")
+
+    def ended(self, reason: str) -> Blocks:
+        blocks = self.thought() + self._text_block("refusal", "refusal")
+        calls, self.calls = self.calls, []
+        return (*blocks, *(call.block(cut=reason in _CUT, choice=self.index) for call in calls))
+
+    def _text_block(self, type: str, held: str) -> Blocks:
+        pieces: Pieces = getattr(self, held)
+        if not pieces:
+            return _NONE
+        setattr(self, held, Pieces())
+        return (Block(type, {"text": str(pieces), **({"choice": self.index} if self.index else {})}),)
+
+    def _call_of(self, piece: Mapping[str, Any]) -> _Call:
+        """The call that a piece goes on with, or a new one."""
+        index, id = piece.get("index"), as_text(piece.get("id"))
+        same = [call for call in self.calls if index is None or call.index == index]
+        for call in same:
+            if id and call.id == id:
+                return call
+        if same and not (id and same[-1].id):
+            last = same[-1]
+            # A name where a whole call stands begins another: some servers give all of them one index, and no ids.
+            if not (as_mapping(piece.get("function")).get("name") and last.whole):
+                last.id = last.id or id
+                return last
+        self.calls.append(_Call(index, id))
+        return self.calls[-1]
+
+
+class ChatBlocks:
+    """The blocks of chat chunks: calls at their choice's finish reason, reasoning when something else follows."""
+
+    def __init__(self) -> None:
+        self._choices: dict[int, _Choice] = {}
+        self.thinking = False  # whether reasoning of choice 0 waits for its end
+
+    def take(self, choices: Sequence[Any]) -> Blocks:
+        """The blocks that a chunk's `choices` make whole."""
+        blocks = _NONE
+        for found in choices:
+            choice = as_mapping(found)
+            delta, reason = as_mapping(choice.get("delta")), choice.get("finish_reason")
+            if not delta and not reason:
+                continue
+            index = choice.get("index")
+            state = self._of(index if isinstance(index, int) else 0)
+            blocks += state.take(delta)
+            if reason:
+                blocks += state.ended(str(reason))
+        self.thinking = bool(self._choices and 0 in self._choices and self._choices[0].thoughts)
+        return blocks
+
+    def spoke(self) -> Blocks:
+        """The blocks that text of choice 0 makes whole."""
+        self.thinking = False
+        return self._of(0).thought()
+
+    def _of(self, index: int) -> _Choice:
+        state = self._choices.get(index)
+        if state is None:
+            state = self._choices[index] = _Choice(index)
+        return state
+
+
+class AnthropicBlocks:
+    """The content blocks of Anthropic's events, each at its stop."""
+
+    def __init__(self) -> None:
+        self._open: dict[Any, tuple[Mapping[str, Any], Pieces, Pieces]] = {}  # its start, pieces, signature
+
+    def take(self, kind: str, payload: Mapping[str, Any]) -> Blocks:
+        index = payload.get("index")
+        if kind == "content_block_start":
+            start = as_mapping(payload.get("content_block"))
+            if start.get("type") != "text":
+                self._open[index] = (start, Pieces(as_text(start.get("thinking"))), Pieces())
+        elif kind == "content_block_delta" and index in self._open:
+            delta = as_mapping(payload.get("delta"))
+            _, pieces, signature = self._open[index]
+            pieces.add(as_text(delta.get("partial_json")) or as_text(delta.get("thinking")))
+            signature.add(as_text(delta.get("signature")))
+        elif kind == "content_block_stop" and index in self._open:
+            return (_content_block(*self._open.pop(index)),)
+        return _NONE
+
+
+def _content_block(start: Mapping[str, Any], pieces: Pieces, signature: Pieces) -> Block:
+    fields = {key: value for key, value in start.items() if key != "type"}
+    kind = str(start.get("type"))
+    if kind == "tool_use":
+        arguments = str(pieces) or json_text(fields.get("input") or "")  # some give it whole at the start
+        return call_read(as_text(fields.get("id")), as_text(fields.get("name")), arguments)
+    if kind == "thinking":
+        signed = str(signature) or as_text(fields.get("signature"))
+        return Block("reasoning", {"text": str(pieces), **({"signature": signed} if signed else {})})
+    return Block(kind, {**fields, "arguments": str(pieces)} if pieces else fields)
+
+
+class ResponsesBlocks:
+    """The output items of Responses' events, each at its end."""
+
+    def take(self, kind: str, payload: Mapping[str, Any]) -> Blocks:
+        if kind == "response.refusal.done":
+            return (Block("refusal", {"text": as_text(payload.get("refusal"))}),)
+        if kind != "response.output_item.done":
+            return _NONE
+        item = as_mapping(payload.get("item"))
+        type = str(item.get("type"))
+        if type == "message":
+            return _NONE  # its text was handed out, and so was its refusal
+        if type == "function_call":
+            id = as_text(item.get("call_id") or item.get("id"))
+            return (call_read(id, as_text(item.get("name")), as_text(item.get("arguments"))),)
+        if type == "reasoning":
+            return (Block("reasoning", {"text": _reasoning(item)}),)
+        if type == "image_generation_call":
+            return (Block("image", {"data": item.get("result")}),)
+        return (Block(type, {key: value for key, value in item.items() if key != "type"}),)
+
+
+def _reasoning(item: Mapping[str, Any]) -> str:
+    for key in ("content", "summary"):
+        parts = item.get(key)
+        if isinstance(parts, list) and parts:
+            return "".join([as_text(as_mapping(part).get("text")) for part in parts])
+    return ""
+
+
+class ProviderBlocks:
+    """The blocks of any provider's events."""
+
+    def __init__(self) -> None:
+        self.chat = ChatBlocks()
+        self._anthropic = AnthropicBlocks()
+        self._responses = ResponsesBlocks()
+
+    def take(self, payload: Mapping[str, Any]) -> Blocks:
+        """The blocks that an event makes whole."""
+        choices = payload.get("choices")
+        if isinstance(choices, (list, tuple)):
+            return self.chat.take(choices)
+        kind = payload.get("type")
+        if not isinstance(kind, str):
+            return _NONE
+        if kind.startswith("content_block_"):
+            return self._anthropic.take(kind, payload)
+        return self._responses.take(kind, payload)
