@@ -23,7 +23,7 @@ const decoder = new TextDecoder("utf-8", { ignoreBOM: true }); // else a text th
 const strict = new TextDecoder("utf-8", { fatal: true });
 const decode = (bytes) => decoder.decode(bytes);
 // What is no text becomes "?" as in the Python client, so that a damaged frame fails the same check in both.
-const encode = (text) => encoder.encode(text.replace(/\p{Surrogate}/gu, "?"));
+const encode = (text) => encoder.encode(/[\ud800-\udfff]/.test(text) ? text.replace(/\p{Surrogate}/gu, "?") : text);
 
 const CRC = new Int32Array(256);
 for (let byte = 0; byte < 256; byte += 1) {
@@ -509,7 +509,8 @@ class NdjsonReader {
       const data = encode(fields.data);
       if (data.length > this.#maxFrame) throw new FrameTooLarge(data.length, this.#maxFrame);
       const cursor = has("id") ? fields.id : null;
-      return frameRecord(cursor, (has("event") && fields.event) || null, data, has("end") ? fields.end : null);
+      const name = has("event") && fields.event ? decode(encode(fields.event)) : null;
+      return frameRecord(cursor, name, data, has("end") ? fields.end : null);
     }
     if (has("open")) return record("opening", fields.open);
     if (has("hb")) return record("beat", fields.hb);
@@ -1476,12 +1477,18 @@ const UNGUARDED =
 const now = () => performance.now();
 const TIMEOUT = Symbol("timeout");
 
-/** What `promise` comes to, or TIMEOUT after so many milliseconds; null for no limit. */
-function within(promise, milliseconds) {
-  if (milliseconds === null) return promise;
+/** What `promise` comes to, or TIMEOUT after so many milliseconds, null for no limit; `leave` is given what rejects it.
+ *
+ * `Promise.race` with a promise that lives as long as the answer would keep something of each read until its end. */
+function within(promise, milliseconds, leave = () => {}) {
   return new Promise((resolve, reject) => {
-    const timer = setTimeout(resolve, milliseconds, TIMEOUT);
-    promise.then(resolve, reject).finally(() => clearTimeout(timer));
+    const timer = milliseconds === null ? undefined : setTimeout(() => settle(resolve, TIMEOUT), milliseconds);
+    const settle = (done, value) => {
+      clearTimeout(timer);
+      done(value);
+    };
+    leave((error) => settle(reject, error));
+    promise.then((value) => settle(resolve, value), (error) => settle(reject, error));
   });
 }
 
@@ -1592,15 +1599,12 @@ export class Answer {
   #error = null;
   #over = false;
   #busy = false;
-  #stop; // rejects what is waited for when this side ends
-  #stopped;
+  #stop = null; // ends what is waited for, where this side leaves
   #times;
 
   constructor(request) {
     this.#request = request;
     this.#times = { began: now(), last: now(), first: null, gap: null, waited: 0, before: 0, frames: 0 };
-    this.#stopped = new Promise((_, reject) => (this.#stop = reject));
-    this.#stopped.catch(() => {}); // nobody may be waiting
     const { signal } = request.init;
     if (signal) {
       const leave = () => this.#leave(signal.reason ?? new DOMException("aborted", "AbortError"));
@@ -1670,7 +1674,7 @@ export class Answer {
     const response = await this.#request.fetch(this.#address, { ...this.#init(), method: "DELETE", headers });
     if (response.ok) return true;
     if ([404, 409, 410].includes(response.status)) return false; // it is over, or nobody here generates it
-    throw new UnexpectedResponse(await this.#refusal(response, "the server did not cancel it"));
+    throw new UnexpectedResponse(await refusalOf(response, "the server did not cancel it", null, within));
   }
 
   #each(pick) {
@@ -1702,18 +1706,18 @@ export class Answer {
     this.#busy = true;
     try {
       const state = this.#state;
-      const missed = had !== null && had !== state.handed;
-      while (state.at === state.frames.length || missed) {
-        if (state.at === state.frames.length && this.#over) {
-          if (this.#error) throw this.#error;
-          if (!missed) return null;
-        }
-        if (missed) {
+      const behind = had !== null && had !== state.handed;
+      for (;;) {
+        if (now() - sliceBegan > SLICE) await breathe();
+        const isEmpty = state.at === state.frames.length;
+        if (isEmpty && this.#error && this.#over) throw this.#error;
+        if (behind) {
           throw new StreamClosed("text that was handed out is not repeated: go on with the first loop, or take read()");
         }
+        if (!isEmpty) break;
+        if (this.#over) return null;
         await this.#advance();
       }
-      if (now() - sliceBegan > SLICE) await breathe();
       const frame = state.frames[state.at];
       state.frames[state.at] = undefined;
       state.at += 1;
@@ -1740,7 +1744,7 @@ export class Answer {
     const limit = stallMs !== null && (livenessMs === null || stallMs < livenessMs) ? stallMs : livenessMs;
     let read;
     try {
-      read = this.#rest.length ? { value: this.#rest } : await within(this.#race(this.#body.read()), limit);
+      read = this.#rest.length ? { value: this.#rest } : await this.#wait(this.#body.read(), limit);
     } catch (error) {
       if (!this.#over) this.#ended(began, false, error);
       return;
@@ -1773,7 +1777,7 @@ export class Answer {
       try {
         read = this.#rest.length
           ? { value: this.#rest }
-          : await within(this.#race(this.#body.read()), Math.max(0, until - now()));
+          : await this.#wait(this.#body.read(), Math.max(0, until - now()));
       } catch {
         read = TIMEOUT; // the answer is known all the same
       }
@@ -1830,7 +1834,7 @@ export class Answer {
     headers.set("Last-Event-ID", String(this.cursor));
     let response;
     try {
-      await this.#race(new Promise((resolve) => setTimeout(resolve, this.#waitMs)));
+      await this.#wait(new Promise(() => {}), this.#waitMs);
       this.#waitMs = null;
       // A redirect could lead to another origin, which these headers are not for.
       response = await this.#fetch(this.#back.url, { ...this.#init(), method: "GET", headers, redirect: "error" });
@@ -1858,7 +1862,7 @@ export class Answer {
   /** The answer to an attempt is no stream. */
   async #refused(response, why) {
     const refusal = await this.#refusal(response, why);
-    if (this.#over) return;
+    if (this.#over) return; // closed meanwhile
     this.#drop();
     const { waitMs, error } = this.#back.refused(refusal);
     if (error) {
@@ -1871,75 +1875,52 @@ export class Answer {
     }
   }
 
-  /** An answer that is no stream, with as much of its body as says why. */
-  async #refusal(response, why) {
-    const body = new Waiting();
-    const until = now() + (this.#request.limits.firstByteMs ?? Infinity);
-    try {
-      const reader = response.body?.getReader();
-      while (reader && body.length < MAX_REFUSAL) {
-        const left = until === Infinity ? null : Math.max(0, until - now());
-        const read = await within(this.#race(reader.read()), left);
-        if (read === TIMEOUT || read.done) break;
-        body.add(read.value);
-      }
-      if (body.length >= MAX_REFUSAL) reader.cancel().catch(() => {});
-    } catch {
-      // It broke off: its status says enough.
-    }
-    const contentType = response.headers.get("content-type") ?? "";
-    const text = decode(body.bytes.subarray(0, MAX_REFUSAL));
-    return { status: response.status, contentType, body: text, why, retryAfterMs: retryAfter(response.headers) };
-  }
-
   // -- connections
 
   /** Send the request. Throws what `fetch` throws, UnexpectedResponse, and LimitExceeded. */
   async open() {
-    const { url, init, limits, lenient, maxFrame, resume } = this.#request;
-    const response = await this.#fetch(url, init).catch((error) => {
-      throw this.#error ?? error; // this side left, and why
-    });
-    this.response = response;
-    const head = readHead(response, this.#request.dialect);
-    if (head.why !== null) {
-      const error = new UnexpectedResponse(await this.#refusal(response, head.why));
+    const { url, init, lenient, maxFrame, resume } = this.#request;
+    try {
+      this.response = await this.#fetch(url, init);
+      const head = readHead(this.response, this.#request.dialect);
+      if (head.why !== null) throw new UnexpectedResponse(await this.#refusal(this.response, head.why));
+      this.#promise = head.promise;
+      this.#request.dialect = head.dialect;
+      const zero = head.promise?.cursor ?? null;
+      this.#verifier = new StreamVerifier({ wire: head.wire, dialect: head.dialect, zero, lenient, maxFrame });
+      this.#body = this.response.body.getReader();
+    } catch (error) {
       this.#finish(error);
-      throw this.#error;
+      throw this.#error; // which is another one where this side left before
     }
-    this.#promise = head.promise;
-    this.#request.dialect = head.dialect;
-    this.#verifier = new StreamVerifier({
-      wire: head.wire, dialect: head.dialect, zero: head.promise?.cursor ?? null, lenient, maxFrame,
-    });
-    this.#body = response.body.getReader();
-    const here = response.url || String(url); // a `fetch` of somebody's own may not say where it was
-    this.#address = address(head.promise?.resume ?? null, here);
+    const here = this.response.url || String(url); // a `fetch` of somebody's own may not say where it was
+    const told = this.#promise?.resume ?? null;
+    this.#address = address(told, here);
     if (resume === false) return;
     if (this.#address) this.#back = new WayBack(resume.policy, this.#address);
-    else if (resume.always && !head.promise?.resume && init.method.toUpperCase() === "GET") {
+    else if (told === null && resume.always && init.method.toUpperCase() === "GET") {
       this.#back = new WayBack(resume.policy, here);
     }
-    if (limits.stallMs === null && limits.livenessMs === null) return;
   }
 
   /** A response, in a connection of its own to be dropped. */
   async #fetch(url, init) {
-    const connection = new AbortController();
-    this.#connection = connection;
+    if (this.#over) throw this.#error;
+    const connection = (this.#connection = new AbortController());
     const limit = this.#request.limits.firstByteMs;
-    const response = await within(this.#race(this.#request.fetch(url, { ...init, signal: connection.signal })), limit);
-    if (response === TIMEOUT) {
-      connection.abort();
-      throw new LimitExceeded("firstByteMs", limit, this.cursor);
-    }
-    return response;
+    const response = await this.#wait(this.#request.fetch(url, { ...init, signal: connection.signal }), limit);
+    if (response !== TIMEOUT) return response;
+    connection.abort();
+    throw new LimitExceeded("firstByteMs", limit, this.cursor);
   }
 
-  /** What `promise` comes to, unless this side leaves before. */
-  #race(promise) {
-    if (this.#over) promise.catch(() => {}); // nobody takes what it comes to
-    return Promise.race([promise, this.#stopped]);
+  #refusal(response, why) {
+    return refusalOf(response, why, this.#request.limits.firstByteMs, (read, limit) => this.#wait(read, limit));
+  }
+
+  /** As `within`, unless this side leaves before. One thing at a time is waited for. */
+  #wait(promise, milliseconds) {
+    return within(promise, milliseconds, (leave) => (this.#stop = leave));
   }
 
   /** The options of the request, for another one about its stream. */
@@ -1970,12 +1951,12 @@ export class Answer {
     if (this.#over) return;
     this.#state.frames.length = this.#state.at; // what was not handed out is not to come after this
     this.#finish(error);
-    this.#stop(error);
+    this.#stop?.(error);
   }
 
   /** The answer is over; `error` is what it ends in, null for a good end. */
   #finish(error) {
-    if (this.#over) return;
+    if (this.#over) return; // the first end is the one
     this.#over = true;
     this.#error = error;
     this.#waitMs = null;
@@ -2022,6 +2003,30 @@ export class Answer {
   #looksUnguarded() {
     return !this.#promise && !this.cursor && !this.#state.text && !this.#state.frames.some((frame) => frame.text);
   }
+}
+
+/** An answer that is no stream, with as much of its body as says why. */
+async function refusalOf(response, why, limitMs, wait) {
+  const body = new Waiting();
+  const until = now() + (limitMs ?? Infinity);
+  const reader = response.body?.getReader();
+  try {
+    while (reader && body.length < MAX_REFUSAL) {
+      const read = await wait(reader.read(), limitMs === null ? null : Math.max(0, until - now()));
+      if (read === TIMEOUT || read.done) break;
+      body.add(read.value);
+    }
+  } catch {
+    // It broke off: its status says enough.
+  }
+  reader?.cancel().catch(() => {});
+  return {
+    status: response.status,
+    contentType: response.headers.get("content-type") ?? "",
+    body: decode(body.bytes.subarray(0, MAX_REFUSAL)),
+    why,
+    retryAfterMs: retryAfter(response.headers),
+  };
 }
 
 /** Where a stream is resumed: an address of the same origin as its own, since the request's headers are for no other. */

@@ -1058,6 +1058,12 @@ def test_strangers_bytes_never_raise_and_are_never_complete(noise: bytes, wire: 
         assert answer.verdict is not Verdict.COMPLETE
 
 
+def test_a_name_that_json_spells_with_half_a_character_is_a_fault_of_the_frame() -> None:
+    line = f'{{"id":"{SID}.1.1.00000000","event":"\\ud800","data":"x"}}\n'.encode()
+    answer = read(line, wire="ndjson", dialect="native", zero=ZERO)
+    assert (answer.verdict, answer.code) == (Verdict.CORRUPT, "checksum")
+
+
 # ---- a dialect that the reader guessed ------------------------------------------------------
 
 
