@@ -31,7 +31,8 @@ LAYERS = {
     "app": ("core", "log.base", "observe.hooks", "runtime"),
     "upstream": ("core", "runtime.closing", "runtime.source", "runtime.takeover", "upstream"),
     "client": ("core", "client"),
-    "adapters": ("core", "log.base", "observe.hooks", "runtime", "app", "upstream", "adapters"),
+    "browser": (),  # JavaScript
+    "adapters": ("core", "log.base", "observe.hooks", "runtime", "app", "upstream", "browser", "adapters"),
     "proxy": ("core", "log.base", "observe.hooks", "runtime", "app", "upstream", "adapters.asgi"),
     "testing": (ANY,),
     "demo": (ANY,),
