@@ -325,6 +325,10 @@ class SseReader {
   }
 
   #withoutMark(data) {
+    if (!this.#begun.length && data.length && data[0] !== BOM[0]) {
+      this.#begun = undefined;
+      return data;
+    }
     const head = new Uint8Array(this.#begun.length + data.length);
     head.set(this.#begun);
     head.set(data, this.#begun.length);
@@ -350,7 +354,9 @@ class SseReader {
       this.#comment(decode(line.subarray(1)));
       return;
     }
-    const name = decode(colon < 0 ? line : line.subarray(0, colon));
+    // The name of most lines, without making a text of it.
+    const isData = colon === 4 && line[0] === 100 && line[1] === 97 && line[2] === 116 && line[3] === 97;
+    const name = isData ? "data" : decode(colon < 0 ? line : line.subarray(0, colon));
     let value = colon < 0 ? EMPTY : line.subarray(colon + 1);
     if (value[0] === 32) value = value.subarray(1);
     // Only what is kept counts: heartbeats without a blank line must not add up to a large frame.

@@ -38,13 +38,11 @@ function check(what, stream, { verifier, frames }, name, isBeginning = true) {
   if (!right) wrong.push([stream.name, what, [verdict, code, count], [receipt.verdict, receipt.code, frames.length]]);
 }
 
-function* chunkings(data) {
-  yield [data];
-  yield Array.from(data, (byte) => Uint8Array.of(byte));
-  for (const size of [3, 40, 700]) {
-    yield Array.from({ length: Math.ceil(data.length / size) }, (_, n) => data.subarray(n * size, (n + 1) * size));
-  }
-}
+const cut = (data, size) =>
+  Array.from({ length: Math.ceil(data.length / size) }, (_, n) => data.subarray(n * size, (n + 1) * size));
+
+/** Whole, byte by byte, and in larger pieces. */
+const chunkings = (data) => [[data], ...[1, 3, 40, 700].map((size) => cut(data, size))];
 
 function swept(stream, options, data) {
   for (const [key, lenient] of [["cuts", false], ["lenient", true]]) {
@@ -60,16 +58,18 @@ function swept(stream, options, data) {
     const changed = data.slice();
     changed[place] = flips ? data[place] ^ value : value;
     // Some of them byte by byte too: a fault has one name however the bytes are cut.
-    const chunks = number % 29 ? [[changed]] : [[changed], Array.from(changed, (byte) => Uint8Array.of(byte))];
-    for (const chunk of chunks) check(`byte ${place} as ${changed[place]}`, stream, read(chunk, options), name);
+    const chunked = number % 199 ? [[changed]] : [[changed], cut(changed, 1)];
+    for (const chunks of chunked) check(`byte ${place} as ${changed[place]}`, stream, read(chunks, options), name);
   });
 }
 
 function cased(stream, options, parts) {
-  for (const [what, pieces, name, { text, status, failure, zero, max_frame: maxFrame }] of stream.cases) {
+  for (const [number, [what, pieces, name, more]] of stream.cases.entries()) {
+    const { text, status, failure, zero, max_frame: maxFrame } = more;
     const data = pieces.map((piece) => (typeof piece === "number" ? parts[piece] : bytes(piece)));
     const own = { ...options, ...(zero && { zero }), ...(maxFrame && { maxFrame }) };
-    for (const chunks of chunkings(together(data))) {
+    const all = together(data);
+    for (const chunks of [[all], cut(all, number % 9 ? 41 : 1)]) {
       const found = read(chunks, own);
       check(what, stream, found, name, false);
       const told = [found.frames.map((frame) => frame.text).join(""), found.verifier.status ?? undefined];
