@@ -12,7 +12,7 @@ from streamguard.core.dialect import Native
 from streamguard.core.items import Finish
 from streamguard.core.wire import Binary, Ndjson, Sse, Wire
 from tests.core.wire.streams import OTHER_SID, SID, Form
-from tests.vectors.faults import Pieces, frames_of
+from tests.vectors.faults import Pieces, bye, frames_of
 
 __all__ = ["Connection", "Joined", "joints"]
 
@@ -70,5 +70,5 @@ def joints(wire: str) -> tuple[dict[str, list[bytes]], list[Joined]]:
         add(f"part {which} came again with another {next(iter(wrong))}", [0, 1, 2], again)
     add("cut, and nothing more", [0, 1, 2], [])
     add("cut, and a heartbeat", [0, 1, 2], [0, encoder.heartbeat(cursor_zero(SID))])
-    add("a bye, and on", [0, 1, encoder.bye(cursor_zero(SID), "rotate")], [0, 2, 3, 4, 5])
+    add("a bye, and on", [0, 1, bye(encoder)], [0, 2, 3, 4, 5])
     return {name: form.blocks() for name, form in forms.items()}, found
