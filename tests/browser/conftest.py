@@ -29,7 +29,12 @@ def node() -> Iterator[Script]:
 
 @pytest.fixture
 def read(node: Script) -> Read:
-    return lambda url, **options: node.ask({"do": "read", "with": [url, options]})
+    def read(url: str, **options: Any) -> dict[str, Any]:
+        found: dict[str, Any] = node.ask({"do": "read", "with": [url, options]})
+        node.ask({"do": "drop", "with": []})
+        return found
+
+    return read
 
 
 @pytest.fixture(scope="module")

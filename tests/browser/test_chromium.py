@@ -1,0 +1,91 @@
+"""The JavaScript client in Chromium, in a page of another origin than the stream's, which CORS lets read it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from starlette.middleware.cors import CORSMiddleware
+
+from streamguard.adapters.endpoints import CORS_EXPOSED, CORS_HEADERS
+from streamguard.browser import SCRIPT
+from streamguard.core.errors import SourceFailed
+from streamguard.testing.plan import HEAD, Plan, RandomCut
+from tests.adapters.logged_apps import Site
+from tests.adapters.servers import Gate, serving
+from tests.browser.conftest import HERE
+from tests.clients.browser import Browser, Page
+from tests.clients.site import Front, through
+
+pytestmark = pytest.mark.usefixtures("at_once")
+
+WORDS = [f"word {number} é\u2028\n " for number in range(60)]
+TEXT = "".join(WORDS)
+FILES = {"/streamguard.js": SCRIPT.read_bytes(), "/reading.mjs": (HERE / "reading.mjs").read_bytes()}
+READ = """async ([url, options]) => {
+  const [sg, { reading }] = await Promise.all([import("/streamguard.js"), import("/reading.mjs")]);
+  return reading(sg, url, options);
+}"""
+
+
+@pytest.fixture(scope="module")
+def page(browser: Browser) -> Iterator[Page]:
+    async def nothing(scope: Any, receive: Any, send: Any) -> None:
+        raise RuntimeError("the page asked its own origin for a stream")
+
+    with serving(Front(nothing, files=FILES.get)) as server, browser.page(f"{server.url}/page") as page:
+        yield page
+
+
+def site_of(*script: Any) -> Site:
+    site = Site(*script)
+    # Outside of the seal, as a page's preflight has no principal.
+    site.app.add_middleware(
+        CORSMiddleware, allow_origins=["*"], allow_methods=["*"], allow_headers=CORS_HEADERS, expose_headers=CORS_EXPOSED
+    )
+    return site
+
+
+def read(page: Page, url: str, **options: Any) -> dict[str, Any]:
+    found: dict[str, Any] = page.evaluate(READ, [url, options])
+    return found
+
+
+def test_a_post_that_is_cut_at_random_bytes_comes_whole_and_is_generated_once(page: Page) -> None:
+    site = site_of(*WORDS)
+    cuts = RandomCut(seed=8, low=90, high=900, base=Plan(after=HEAD, end="reset"))
+    with serving(site.app) as server:
+        found, proxy = through(
+            server.port,
+            lambda index: cuts(index) if index < 12 else Plan(),
+            lambda url: read(page, f"{url}/tokens", method="POST", json={}, resume={"baseMs": 1, "attempts": 20}),
+        )
+    assert (found["error"], found["text"]) == (None, TEXT)
+    assert (found["receipt"]["verdict"], found["receipt"]["duplicates"]) == ("complete", 0)
+    assert found["receipt"]["resumes"] >= 5
+    assert any(passage.ended == "cut" for passage in proxy.history)
+    assert site.source.starts == 1
+
+
+def test_a_silent_connection_is_left_for_another(page: Page) -> None:
+    with serving(site_of(*WORDS).app) as server:
+        found, _ = through(
+            server.port,
+            lambda index: Plan(after=HEAD, stall_at=700) if index == 0 else Plan(),
+            lambda url: read(page, f"{url}/tokens", limits={"livenessMs": 200}, resume={"baseMs": 1}),
+        )
+    assert (found["error"], found["text"], found["receipt"]["resumes"]) == (None, TEXT, 1)
+
+
+def test_a_failure_an_early_leave_and_a_cancel_are_as_in_node(page: Page) -> None:
+    with serving(site_of("half ", SourceFailed("overloaded", "too much")).app) as server:
+        failed = read(page, f"{server.url}/tokens")
+    assert (failed["error"]["name"], failed["error"]["code"], failed["error"]["received"]) == (
+        "FailedStream", "overloaded", "half ",
+    )  # fmt: skip
+    site = site_of("first ", Gate())
+    with serving(site.app) as server:
+        found = read(page, f"{server.url}/tokens", method="POST", after=1, then="cancel")
+        site.source.wait_closed()
+    assert (found["cancelled"], found["error"]["name"], found["error"]["status"]) == (True, "FailedStream", "cancelled")
