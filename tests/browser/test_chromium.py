@@ -17,6 +17,7 @@ from tests.adapters.servers import Gate, serving
 from tests.browser.conftest import HERE
 from tests.clients.browser import Browser, Page
 from tests.clients.site import Front, through
+from tests.proofs.browser_client import cost_of, judged, opened
 
 pytestmark = pytest.mark.usefixtures("at_once")
 
@@ -72,10 +73,11 @@ def test_a_silent_connection_is_left_for_another(page: Page) -> None:
     with serving(site_of(*WORDS).app) as server:
         found, _ = through(
             server.port,
-            lambda index: Plan(after=HEAD, stall_at=700) if index == 0 else Plan(),
+            lambda index: Plan(after=HEAD, stall_at=700) if index < 2 else Plan(),  # one may be a preflight's
             lambda url: read(page, f"{url}/tokens", limits={"livenessMs": 200}, resume={"baseMs": 1}),
         )
-    assert (found["error"], found["text"], found["receipt"]["resumes"]) == (None, TEXT, 1)
+    assert (found["error"], found["text"]) == (None, TEXT)
+    assert found["receipt"]["resumes"] in (1, 2)
 
 
 def test_a_failure_an_early_leave_and_a_cancel_are_as_in_node(page: Page) -> None:
@@ -89,3 +91,13 @@ def test_a_failure_an_early_leave_and_a_cancel_are_as_in_node(page: Page) -> Non
         found = read(page, f"{server.url}/tokens", method="POST", after=1, then="cancel")
         site.source.wait_closed()
     assert (found["cancelled"], found["error"]["name"], found["error"]["status"]) == (True, "FailedStream", "cancelled")
+
+
+def test_the_proof_at_a_small_size(browser: Browser) -> None:
+    with opened(browser, 500) as small:
+        cost = cost_of(small, 500, rounds=1)
+        found = judged(small, ["binary"], step=97)
+    assert (cost.whole, cost.texts, len(cost.heap)) == (True, {500}, 10)
+    assert cost.long[0] < 10  # a machine that is busy with other things makes some
+    assert found["wrong"] == []
+    assert found["tried"] > 2_000

@@ -1,0 +1,151 @@
+"""The JavaScript client at full size: every vector in Node and in Chromium, and what a long stream costs a page."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import contextmanager
+from statistics import median
+from typing import Any, Final
+
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.routing import Route
+
+from streamguard.adapters.starlette import guarded
+from streamguard.browser import SCRIPT
+from tests.adapters.servers import serving
+from tests.clients.browser import Browser, Page, chromium
+from tests.clients.lines import asked
+from tests.clients.site import Front
+from tests.modules import ROOT
+from tests.proofs.registry import Result, Run, Table, proof
+from tests.vectors.files import FOLDER, WIRES
+
+__all__ = ["Cost", "browser_client", "cost_of", "judged", "opened"]
+
+TOKENS: Final = 50_000
+ROUNDS: Final = 3
+_SCRIPTS: Final = ROOT / "tests" / "browser"
+_PARTS: Final = ("vectors.mjs", "measure.mjs")
+_MAX_GROWTH: Final = 1_000_000  # bytes that the heap may have gained from one tenth of a stream to its end
+
+
+def _site(tokens: int) -> Front:
+    """An endpoint that sends so many tokens as fast as they are taken, beside a page and the scripts that it needs."""
+
+    @guarded
+    async def tokens_of(request: Request) -> AsyncIterator[str]:
+        for number in range(tokens):
+            yield f"token {number} "
+
+    files = {f"/{name}": (_SCRIPTS / name).read_bytes() for name in _PARTS}
+    files |= {f"/{wire}.json": (FOLDER / f"{wire}.json").read_bytes() for wire in WIRES}
+    files["/streamguard.js"] = SCRIPT.read_bytes()
+    return Front(Starlette(routes=[Route("/tokens", tokens_of, methods=["POST"])]), files=files.get)
+
+
+@contextmanager
+def opened(browser: Browser, tokens: int) -> Iterator[Page]:
+    """A page beside such an endpoint."""
+    with serving(_site(tokens), http="httptools", loop="uvloop") as server, browser.page(f"{server.url}/page") as page:
+        yield page
+
+
+def judged(page: Page, wires: Sequence[str] = WIRES, step: int = 1) -> dict[str, Any]:
+    """What the page makes of the vectors of these carriers; of the changed bytes every `step`th."""
+    found: dict[str, Any] = page.evaluate(
+        """async ([wires, step]) => {
+          const [sg, { judge }] = await Promise.all([import("/streamguard.js"), import("/vectors.mjs")]);
+          const files = await Promise.all(wires.map(async (wire) => (await fetch(`/${wire}.json`)).json()));
+          return judge(sg, files, step);
+        }""",
+        [wires, step],
+    )
+    return found
+
+
+class Cost:
+    """What a stream cost a page: long tasks of each round, and its heap at every tenth."""
+
+    def __init__(self, rounds: list[dict[str, Any]], heap: dict[str, Any]) -> None:
+        self.rounds = rounds
+        self.heap: list[int] = heap["heap"]
+        self.whole = all(found["verdict"] == "complete" for found in [*rounds, heap])
+        self.texts = {found["texts"] for found in [*rounds, heap]}
+
+    @property
+    def long(self) -> list[int]:
+        """How many tasks were longer than 50 ms in each round."""
+        return [len(found["long"]) for found in self.rounds]
+
+    @property
+    def growth(self) -> int:
+        """Bytes from the first tenth to the last, by the medians of three, as other things of a page come and go."""
+        return int(median(self.heap[-3:]) - median(self.heap[:3]))
+
+
+def cost_of(page: Page, tokens: int, rounds: int = ROUNDS) -> Cost:
+    """Read so many tokens, in each round and once more for the heap."""
+
+    def measured(call: str) -> dict[str, Any]:
+        found: dict[str, Any] = page.evaluate(
+            f"""async ([every]) => {{
+              const [sg, {{ tasks, memory }}] = await Promise.all([import("/streamguard.js"), import("/measure.mjs")]);
+              return {call};
+            }}""",
+            [tokens // 10],
+        )
+        return found
+
+    return Cost(
+        [measured('tasks(sg, "/tokens")') for _ in range(rounds)], measured('memory(sg, "/tokens", every)')
+    )
+
+
+def _in_node() -> tuple[str, dict[str, Any]]:
+    with asked(["node", str(_SCRIPTS / "node.mjs"), str(SCRIPT)], os.environ) as process:
+        files = [str(FOLDER / f"{wire}.json") for wire in WIRES]
+        return process.version, process.ask({"do": "vectors", "with": [files, 1]})
+
+
+@proof(
+    claim="In Node and in Chromium the JavaScript client comes to the verdict of the Python client on every vector; "
+    "50,000 tokens cost a page at most one task over 50 ms, and no memory that grows.",
+    minutes=5,
+)
+def browser_client(run: Run) -> Result:
+    version, node = _in_node()
+    run.say(f"Node {version}: {json.dumps(node)}")
+    with chromium() as browser, opened(browser, TOKENS) as page:
+        page_found = judged(page)
+        run.say(f"Chromium {browser.version}: {json.dumps(page_found)}")
+        cost = cost_of(page, TOKENS)
+        run.say(f"long tasks {[found['long'] for found in cost.rounds]}, heap {cost.heap}")
+        verdicts = [
+            [f"Node {version}", node["tried"], node["count"]],
+            [f"Chromium {browser.version}", page_found["tried"], page_found["count"]],
+        ]
+    rows = [
+        [number, found["texts"], found["milliseconds"], len(found["long"]), max(found["long"], default=0)]
+        for number, found in enumerate(cost.rounds, 1)
+    ]
+    right = node["count"] == page_found["count"] == 0 and cost.whole and cost.texts == {TOKENS}
+    return Result(
+        shown=right and median(cost.long) <= 1 and cost.growth < _MAX_GROWTH,
+        tables=[
+            Table(("where", "vectors", "other verdicts"), verdicts),
+            Table(("round", "tokens", "ms", "tasks over 50 ms", "longest, ms"), rows),
+            Table(("tokens", "heap after a collection, kB"), [
+                [TOKENS // 10 * (tenth + 1), size / 1000] for tenth, size in enumerate(cost.heap)
+            ]),
+        ],
+        notes=[
+            "A vector is a stream with one fault, read whole; some also byte by byte. `python -m tests.vectors` makes them.",
+            "The server sends all tokens as fast as they are taken: the page has never less to do than it can. It shows "
+            "the text once a frame.",
+            f"From its first tenths to its last the heap grew by {cost.growth / 1000:.0f} kB.",
+        ],
+        packages=["uvicorn", "httptools", "starlette"],
+    )  # fmt: skip
