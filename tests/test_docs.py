@@ -52,7 +52,7 @@ RUN = {
     "granting_app.py", "granting_reader.py", "windowed_app.py",
     "converted_app.py", "events_app.py", "limited_reading.py", "resuming.py", "restarted.py",
     "deployed_app.py", "draining_app.py", "logged_app.py", "loaded_policy.py",
-    "model_server_app.py",
+    "model_server_app.py", "browser_app.py",
 }  # fmt: skip
 
 

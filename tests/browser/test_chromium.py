@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,6 +20,7 @@ from tests.browser.conftest import HERE
 from tests.clients.browser import Browser, Page
 from tests.clients.site import Front, through
 from tests.proofs.browser_client import cost_of, judged, opened
+from tests.test_docs import ROOT, served
 
 pytestmark = pytest.mark.usefixtures("at_once")
 
@@ -101,3 +104,25 @@ def test_the_proof_at_a_small_size(browser: Browser) -> None:
     assert cost.long[0] < 10  # a machine that is busy with other things makes some
     assert found["wrong"] == []
     assert found["tried"] > 2_000
+
+
+def test_the_page_of_the_how_to_shows_the_answer_and_its_receipt_and_stops_it(browser: Browser, tmp_path: Path) -> None:
+    doc = (ROOT / "docs/how-to/read-a-stream-in-the-browser.md").read_text(encoding="utf-8")
+    match = re.search(r"^```html\n<!-- page.html -->\n(.*?)^```", doc, re.MULTILINE | re.DOTALL)
+    assert match is not None
+    (tmp_path / "page.html").write_text(match[1], encoding="utf-8")
+    shown = """([first, what]) => new Promise((resolve) => {
+      const text = (id) => document.getElementById(id).textContent;
+      if (first) document.getElementById(first).click();
+      const look = () => (text(what) ? resolve([text("text"), text("end")]) : setTimeout(look, 5));
+      look();
+    })"""
+    with served(tmp_path, "browser_app.py", **{"range(100)": "range(40)", "sleep(0.05)": "sleep(0.02)"}) as url, browser.page(f"{url}/") as page:
+        page.evaluate(shown, ["ask", "text"])
+        text, end = page.evaluate(shown, ["stop", "end"])
+        assert end == "stopped"
+        assert text.startswith("word-0 ")
+        assert "word-39 " not in text
+        text, end = page.evaluate(shown, ["ask", "end"])
+    assert text == "".join(f"word-{number} " for number in range(40))
+    assert re.fullmatch(r"COMPLETE, 41 frames, crc [0-9a-f]{8}", end)
