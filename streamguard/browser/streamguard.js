@@ -525,18 +525,28 @@ class NdjsonReader {
   }
 }
 
-/** The text of a line; none for what is no text. An encoded surrogate, which Python takes, is "?" in both. */
+/** The text of a line; none for what is no text. */
 function whole(line) {
   try {
     return strict.decode(line);
   } catch {
-    const isHalf = (byte, at) => byte === 0xed && line[at + 1] >= 0xa0 && line[at + 2] >= 0x80;
-    const bytes = Uint8Array.from(line, (byte, at) => (isHalf(byte, at) || isHalf(line[at - 1], at - 1) ? 32 : byte));
-    try {
-      return strict.decode(bytes.map((byte, at) => (isHalf(line[at - 2], at - 2) ? 63 : byte)));
-    } catch {
-      return "";
-    }
+    return withoutHalves(line);
+  }
+}
+
+/** The same where surrogates are encoded, which Python takes: each is "?", as what is no text is elsewhere. */
+function withoutHalves(line) {
+  const isNext = (byte, least) => byte >= least && byte < 0xc0;
+  const out = [];
+  for (let at = 0; at < line.length; at += 1) {
+    const isHalf = line[at] === 0xed && isNext(line[at + 1], 0xa0) && isNext(line[at + 2], 0x80);
+    out.push(isHalf ? 63 : line[at]);
+    if (isHalf) at += 2;
+  }
+  try {
+    return strict.decode(Uint8Array.from(out));
+  } catch {
+    return "";
   }
 }
 
@@ -1001,7 +1011,7 @@ function checkFrame(after, cursor, name, data) {
 
 /** JSON in the form that our servers write: without white space, strings in UTF-8. Null for what is no JSON. */
 function rewritten(data) {
-  const text = decode(data);
+  const text = decode(data).replace(/^\ufeff/, "");
   if (parsed(text) === undefined) return null;
   const quoted = (string) =>
     JSON.stringify(JSON.parse(string)).replace(

@@ -2,12 +2,13 @@
 //
 //   {"id": 1, "do": "read", "with": ["http://…", {options}]}       what a stream comes to
 //   {"id": 2, "do": "drop", "with": []}                            its connections; where it left an answer Node makes one more
-//   {"id": 3, "do": "vectors", "with": [["a.json"], 1]}            what it makes of the vectors in files
+//   {"id": 3, "do": "verdicts", "with": [[{stream}]]}              what it makes of the streams of damage.py
+//   {"id": 4, "do": "vectors", "with": [["a.json"], 1]}            what it makes of the vectors in files
 import { readFileSync } from "node:fs";
 import readline from "node:readline";
 import { pathToFileURL } from "node:url";
 import { reading } from "./reading.mjs";
-import { judge } from "./vectors.mjs";
+import { judge, verdicts } from "./vectors.mjs";
 
 const sg = await import(pathToFileURL(process.argv[2]));
 const say = (answer) => process.stdout.write(JSON.stringify(answer) + "\n");
@@ -21,6 +22,7 @@ const verbs = {
     await dispatcher.destroy();
     dispatcher = new Agent();
   },
+  verdicts: async (streams) => verdicts(sg, streams),
   vectors: async (files, step) => judge(sg, files.map((file) => JSON.parse(readFileSync(file, "utf-8"))), step),
 };
 

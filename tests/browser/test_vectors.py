@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from random import Random
 from typing import Any
 
 import pytest
 
 from streamguard.core.cursor import cursor_zero
+from tests.browser.damage import cut_recordings, damaged, in_json, in_python
 from tests.clients.lines import Script
 from tests.core.wire.streams import SID
 from tests.vectors.files import FOLDER, WIRES, changes, document, forms, outcome_of
@@ -27,6 +29,14 @@ def test_node_comes_to_the_verdicts_of_the_vectors(node: Script) -> None:
     found = node.ask({"do": "vectors", "with": [[str(path) for path in FILES.values()], 3]})
     assert found["wrong"] == []
     assert found["tried"] > 50_000
+
+
+def test_node_says_of_streams_with_several_faults_and_of_recordings_what_python_says(node: Script) -> None:
+    rng = Random(7)
+    streams = [*(damaged(rng) for _ in range(400)), *cut_recordings(rng)]
+    found = node.ask({"do": "verdicts", "with": [[in_json(stream) for stream in streams]]})
+    for stream, said in zip(streams, found, strict=True):
+        assert said == in_python(stream), stream
 
 
 @pytest.mark.parametrize("wire", WIRES)

@@ -129,3 +129,20 @@ export function judge({ StreamVerifier }, files, step = 1) {
   }
   return { tried, wrong: wrong.slice(0, 20), count: wrong.length };
 }
+
+/** What the client makes of streams that are given with their options, in an order that `damage.py` has too. */
+export function verdicts({ StreamVerifier }, streams) {
+  Error.stackTraceLimit = 0;
+  return streams.map(({ data, options, clean }, number) => {
+    const all = bytes(data);
+    const verifier = new StreamVerifier(options);
+    const frames = cut(all, number % 3 ? all.length || 1 : 7).flatMap((chunk) => verifier.feed(chunk));
+    frames.push(...verifier.end(clean));
+    const receipt = verifier.receipt;
+    const text = frames.map((frame) => frame.text).join("");
+    return [
+      receipt.verdict, receipt.code, frames.length, text, receipt.provedBy, receipt.finishReason,
+      receipt.failure?.code ?? null, receipt.status, receipt.frames, receipt.crc,
+    ];
+  });
+}

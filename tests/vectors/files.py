@@ -18,7 +18,7 @@ from tests.core.wire.streams import FORMS, OTHER_SID, SID, Answer, Form
 from tests.vectors.faults import Case, Pieces, cases
 from tests.vectors.joints import Connection, Joined, joints
 
-__all__ = ["FOLDER", "WIRES", "Outcomes", "changes", "document", "forms", "outcome_of", "stream_of", "written_out"]
+__all__ = ["ALL_FORMS", "FOLDER", "WIRES", "Outcomes", "changes", "document", "forms", "outcome_of", "stream_of", "written_out"]
 
 FOLDER: Final = Path(__file__).parent
 WIRES: Final = ("sse", "ndjson", "binary")
@@ -31,6 +31,7 @@ _MORE: Final = (
     Form("ui-ndjson", Ui(message_id="m"), Ndjson(), ("Hé", "\nllo", Finish("length")), "ui"),
     Form("ag-ui-binary", AgUi(thread_id="t", run_id="r"), Binary(), ("Hé", "\nllo"), "ag-ui"),
 )
+ALL_FORMS: Final = (*FORMS, *_MORE)
 # Each bit by itself; of short streams also what has a meaning in a carrier.
 _BITS: Final = tuple(f"^{1 << bit}" for bit in range(8))
 _MEANING: Final = tuple(f"={byte}" for byte in b'\n\r\0 :"')
