@@ -1,4 +1,4 @@
-"""Streams with several faults at once, drawn, and recorded ones that are cut: what two readers make of each is compared.
+"""Streams with several faults at once, drawn, and recorded ones that are cut: what two readers make of each.
 
     said, asked = in_python(stream), in_json(stream)
 """

@@ -68,7 +68,7 @@ def whole(from_frame: int = 0, resume: str | None = "/streams", end: bytes = LAS
     return script
 
 
-def saying(status: int, body: bytes = b"", kind: str | None = "application/problem+json", **headers: str | int) -> Script:
+def saying(status: int, body: bytes = b"", kind: str = "application/problem+json", **headers: str | int) -> Script:
     def script(connection: Connection, request: Request) -> bool:
         connection.send(head(status, kind, content_length=len(body), **headers) + body)
         return left(connection)
@@ -392,7 +392,8 @@ def test_only_so_much_text_is_kept(read: Read) -> None:
     [
         ({"dialect": "xml"}, "unknown dialect 'xml'; known: native"), ({"dialect": "text"}, "proves no end"),
         ({"limits": {"liveness": 45}}, "limits has no 'liveness'; there are: firstByteMs"),
-        ({"limits": {"livenessMs": 0}}, "livenessMs is above 0"), ({"resume": {"attempts": 0}}, "attempts is a whole number"),
+        ({"limits": {"livenessMs": 0}}, "livenessMs is above 0"),
+        ({"resume": {"attempts": 0}}, "attempts is a whole number"),
         ({"resume": 5}, "resume is true, false, or"), ({"maxFrame": 1.5}, "maxFrame is a whole number"),
         ({"headers": {"Last-Event-ID": f"{SID}.1.3.00000000"}}, "verifies from the start"),
     ],

@@ -122,8 +122,8 @@ def _in_node(seed: int) -> tuple[str, dict[str, Any], int]:
 
 
 @proof(
-    claim="In Node and in Chromium the JavaScript client comes to the verdict of the Python client on every single fault, and in Node on several at once; "
-    "50,000 tokens cost a page at most one task over 50 ms, and no memory that grows.",
+    claim="The JavaScript client comes to the verdict of the Python client on every single fault, in Node and in "
+    "Chromium, and on several at once; 50,000 tokens cost a page at most one task over 50 ms, and no memory that grows.",
     minutes=5,
 )
 def browser_client(run: Run) -> Result:
@@ -154,9 +154,8 @@ def browser_client(run: Run) -> Result:
             ]),
         ],
         notes=[
-            "A vector is a stream with one fault, read whole; some also byte by byte. `python -m tests.vectors` makes them.",
-            "The server sends all tokens as fast as they are taken: the page has never less to do than it can. It shows "
-            "the text once a frame.",
+            "The first two rows are the vectors of `python -m tests.vectors`, streams with one fault each.",
+            "The server sends all tokens as fast as they are taken; the page shows the text once a frame of its own.",
             f"From its first tenths to its last the heap grew by {cost.growth / 1000:.0f} kB.",
         ],
         packages=["uvicorn", "httptools", "starlette"],

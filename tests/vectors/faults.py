@@ -56,8 +56,8 @@ def _encoder(form: Form, sid: str = SID) -> WireEncoder:
 
 
 def cases(form: Form, *, every: bool) -> Iterator[Case]:
-    """The cases of a form. The parts are its opening and its frames. Those of one frame each are of the carrier, and the
-    same in each of its dialects, so that not every form needs them."""
+    """The cases of a form. The parts are its opening and its frames. Those of one frame each are of the carrier, and
+    the same in each of its dialects, so that not every form needs them."""
     encoder, frames = _encoder(form), frames_of(form)
     parts = list(range(len(frames) + 1))
     yield Case("whole", parts)
@@ -150,24 +150,26 @@ def _after(frame: Frame | None) -> Cursor:
     return _ZERO if frame is None else Cursor(SID, frame.seq, frame.offset, frame.crc)
 
 
-def _next(at: Cursor, data: bytes, name: str | None = None, status: str | None = None, extra: bytes | None = None) -> Frame:
-    return Frame(at.seq + 1, at.offset + len(data), chain(at.crc, name, status, data), data, name, status, extra)
+def _next(at: Cursor, data: bytes, name: str | None = None, status: str | None = None) -> Frame:
+    return Frame(at.seq + 1, at.offset + len(data), chain(at.crc, name, status, data), data, name, status)
 
 
 def _chained(form: Form, encoder: WireEncoder, frames: Sequence[Frame], parts: Sequence[int]) -> Iterator[Case]:
     """Frames whose checks hold, and that are wrong all the same."""
     at = _after(frames[0])
-    for name, data in ((None, b"1"), (None, b'"a" '), (None, b'"a'), ("block", b"[]"), ("block", b"{}"), ("block", b"x")):
+    odd = [(None, b"1"), (None, b'"a" '), (None, b'"a'), ("block", b"[]"), ("block", b"{}"), ("block", b"x")]
+    for name, data in odd:
         yield Case(f"data {data!r} named {name}", [0, 1, encoder.frame(_next(at, data, name))])
     later = _next(at, b"anything", "later")
     yield Case("a frame of an unknown name", [0, 1, encoder.frame(later)])
     *before, last = frames
     at = _after(before[-1] if before else None)
     head = parts[:-1]
-    summaries = [b"[]", b"x", b"{}", b'{"status":"complete","frames":1}', b'{"status":"complete","frames":99,"bytes":0}']
-    good = b'{"status":"complete","frames":%d,"bytes":%d}' % (at.seq, at.offset)
-    for summary in (*summaries, good):
-        yield Case(f"the end named `end` with {summary!r}", [*head, encoder.frame(_next(at, summary, "end", "complete"))])
+    counts = b'{"status":"complete","frames":%d,"bytes":%d}'
+    summaries = [b"[]", b"x", b"{}", b'{"status":"complete"}', counts % (99, 0), counts % (at.seq, at.offset)]
+    for summary in summaries:
+        inside = encoder.frame(_next(at, summary, "end", "complete"))
+        yield Case(f"the end named `end` with {summary!r}", [*head, inside])
         beside = _next(at, b"[DONE]", None, "complete")
         for check in (crc32(summary, beside.crc), 0):
             extra = b"%08x %b" % (check, summary)
@@ -248,14 +250,18 @@ def _strangers() -> Iterator[Case]:
     yield Case("chat without [DONE]", [chat_events(done=False)])
     yield Case("chat with two choices", [chunk, chunk.replace(b":0,", b":1,"), reason % b"stop", done])
     for name, block in {
-        "an error": b'data: {"error":{"message":"no","code":"busy"}}\n\n', "a named error": b"event: error\ndata: no\n\n",
-        "a bare string": b'data: "no"\n\n', "an empty error": b'data: {"error":{}}\n\n', "a type": b'data: {"type":"error"}\n\n',
-    }.items():  # fmt: skip
+        "an error": b'data: {"error":{"message":"no","code":"busy"}}\n\n',
+        "a named error": b"event: error\ndata: no\n\n",
+        "a bare string": b'data: "no"\n\n',
+        "an empty error": b'data: {"error":{}}\n\n',
+        "a type": b'data: {"type":"error"}\n\n',
+    }.items():
         yield Case(f"chat with {name}", [chunk, block, reason % b"stop", done])
     yield Case("chat aborted", [chunk, reason % b"abort", done])
     yield Case("chat with more after the end", [stream, chunk])
     yield Case("chat with a sign of life after the end", [stream, b"data:\n\n"])
-    delta = b'event: content_block_delta\ndata: {"type":"content_block_delta","delta":{"type":"text_delta","text":"x"}}\n\n'
+    text = b'{"type":"content_block_delta","delta":{"type":"text_delta","text":"x"}}'
+    delta = b"event: content_block_delta\ndata: " + text + b"\n\n"
     stop = b'event: message_stop\ndata: {"type":"message_stop"}\n\n'
     yield Case("Anthropic, whole", [delta, stop])
     yield Case("Anthropic, cut", [delta])

@@ -8,6 +8,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
+import attrs
+
 from streamguard.core.cursor import cursor_zero
 from streamguard.core.dialect import AgUi, Anthropic, Native, OpenAIResponses, Raw, Ui
 from streamguard.core.items import Finish
@@ -18,7 +20,7 @@ from tests.core.wire.streams import FORMS, OTHER_SID, SID, Answer, Form
 from tests.vectors.faults import Case, Pieces, cases
 from tests.vectors.joints import Connection, Joined, joints
 
-__all__ = ["ALL_FORMS", "FOLDER", "WIRES", "Outcomes", "changes", "document", "forms", "outcome_of", "stream_of", "written_out"]
+__all__ = ["ALL_FORMS", "FOLDER", "WIRES", "changes", "document", "forms", "outcome_of", "written_out"]
 
 FOLDER: Final = Path(__file__).parent
 WIRES: Final = ("sse", "ndjson", "binary")
@@ -42,14 +44,14 @@ _FEW: Final = {"native-sse-named": (), "native-ping": (), "openai-id": _SOME, "r
 
 def forms(wire: str) -> list[tuple[Form, Sequence[str]]]:
     """The streams of a file, and what their bytes are changed to."""
-    short = [(Form(f"short-{form.name}", form.dialect, form.wire, form.items, form.reader, text="é"), (*_BITS, *_MEANING))
-             for form in SHORT]  # fmt: skip
+    every = (*_BITS, *_MEANING)
+    short = [(attrs.evolve(form, name=f"short-{form.name}"), every) for form in SHORT]
     whole = [(form, _FEW.get(form.name, _BITS)) for form in FORMS]
     more = [(form, _SOME) for form in _MORE]
     return [(form, values) for form, values in (*short, *whole, *more) if form.wire.name == wire]
 
 
-class Outcomes:
+class _Outcomes:
     """Outcomes, each under a character."""
 
     _ALL: Final = [chr(code) for code in (*range(48, 127), *range(161, 384)) if chr(code) != "\\"]
@@ -92,9 +94,9 @@ def _pieces(pieces: Pieces) -> list[int | str]:
     return [piece if isinstance(piece, int) else _base64(piece) for piece in pieces]
 
 
-def stream_of(form: Form, values: Sequence[str], *, sweep: bool = True) -> dict[str, Any]:
+def _stream_of(form: Form, values: Sequence[str], *, sweep: bool = True) -> dict[str, Any]:
     """A stream of a file. `sweep`: with what takes long, its cuts and its changed bytes."""
-    data, parts, promised, outcomes = form.bytes(), form.blocks(), _promised(form), Outcomes()
+    data, parts, promised, outcomes = form.bytes(), form.blocks(), _promised(form), _Outcomes()
     good = form.read(data)
     receipt = good.receipt
     found: dict[str, Any] = {
@@ -115,13 +117,16 @@ def stream_of(form: Form, values: Sequence[str], *, sweep: bool = True) -> dict[
             reads = (form.read(data[:size], lenient=lenient, **promised) for size in range(len(data)))
             found[key] = "".join([outcomes.name(outcome_of(answer)) for answer in reads])
         found["changed"] = "".join(
-            ["." if one is None else outcomes.name(outcome_of(form.read(one, **promised))) for one in changes(data, values)]
+            [
+                "." if changed is None else outcomes.name(outcome_of(form.read(changed, **promised)))
+                for changed in changes(data, values)
+            ]
         )
     found["outcomes"] = [list(outcome) for outcome in outcomes.found]
     return found
 
 
-def _case(form: Form, parts: Sequence[bytes], case: Case, outcomes: Outcomes) -> list[Any]:
+def _case(form: Form, parts: Sequence[bytes], case: Case, outcomes: _Outcomes) -> list[Any]:
     data = b"".join([parts[piece] if isinstance(piece, int) else piece for piece in case.pieces])
     answer = form.read(data, **case.options)
     more: dict[str, Any] = {"text": answer.text}
@@ -164,7 +169,7 @@ def _read_on(connections: Sequence[Connection], parts: Mapping[str, Sequence[byt
 
 def document(wire: str, *, sweep: bool = True) -> dict[str, Any]:
     """A file."""
-    streams = [stream_of(form, values, sweep=sweep) for form, values in forms(wire)]
+    streams = [_stream_of(form, values, sweep=sweep) for form, values in forms(wire)]
     parts, joined = joints(wire)
     return {
         "about": "Made by `python -m tests.vectors`; what it holds is told in tests/vectors/__init__.py.",

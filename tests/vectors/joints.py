@@ -47,7 +47,8 @@ def joints(wire: str) -> tuple[dict[str, list[bytes]], list[Joined]]:
     found = []
 
     def add(name: str, *connections: Sequence[int | bytes] | Connection) -> None:
-        found.append(Joined(name, [one if isinstance(one, Connection) else Connection(wire, one) for one in connections]))
+        whole = [one if isinstance(one, Connection) else Connection(wire, one) for one in connections]
+        found.append(Joined(name, whole))
 
     for at in range(1, end):
         rest = list(range(at, end + 1))
@@ -55,7 +56,8 @@ def joints(wire: str) -> tuple[dict[str, list[bytes]], list[Joined]]:
             add(f"cut before part {at}, on in {name}", range(at), Connection(name, [0, *rest]))
         for begin in range(1, at):
             add(f"cut before part {at}, again from {begin}", range(at), [0, *range(begin, end + 1)])
-            add(f"cut before part {at}, from {begin} again and broken off", range(at), [0, *range(begin, at - 1), *rest])
+            broken = [0, *range(begin, at - 1), *rest]
+            add(f"cut before part {at}, from {begin} again and broken off", range(at), broken)
         add(f"cut before part {at}, a part is missing", range(at), [0, *rest[1:]])
         if wire != "binary":
             add(f"cut before part {at}, no opening", range(at), rest)
