@@ -1415,9 +1415,18 @@ const KEY = "[a-z*][a-z0-9_.*-]*";
 const INTEGER = "-?[0-9]{1,15}";
 const TOKEN = "[A-Za-z*][A-Za-z0-9!#$%&'*+.^_`|~:/-]*";
 const STRING = '"(?:[ !#-\\[\\]-~]|\\\\["\\\\])*"';
-const BARE = `(?:-?[0-9]{1,12}\\.[0-9]{1,3}|${INTEGER}|${STRING}|${TOKEN}|:[A-Za-z0-9+/=]*:|\\?[01]|@${INTEGER}|%${STRING})`;
+// UTF-8 as a display string spells it: a sequence that is no character is no such string.
+const TAIL = "%[89ab][0-9a-f]";
+const DISPLAY =
+  `%"(?:(?:[ !#$&-~]|%[0-7][0-9a-f])|%(?:c[2-9a-f]|d[0-9a-f])${TAIL}` +
+  `|%(?:e0%[ab][0-9a-f]|e[1-9a-cef]${TAIL}|ed%[89][0-9a-f])${TAIL}` +
+  `|%(?:f0%[9ab][0-9a-f]|f[1-3]${TAIL}|f4%8[0-9a-f])${TAIL}${TAIL})*"`;
+const BASE64 = ":(?:[A-Za-z0-9+/]{4})*(?:[A-Za-z0-9+/]{2}(?:==)?|[A-Za-z0-9+/]{3}=?)?:";
+const BARE =
+  `(?:-?[0-9]{1,12}\\.[0-9]{1,3}|${INTEGER}|${STRING}|${TOKEN}|${BASE64}|\\?[01]|@${INTEGER}|${DISPLAY})`;
 const PARAMETERS = `(?:; *${KEY}(?:=${BARE})?)*`;
 const INNER = `\\( *(?:${BARE}${PARAMETERS}(?: +${BARE}${PARAMETERS})* *)?\\)`;
+const PAIR = new RegExp(`^(?:\\?0|\\( *[0-9]{1,15}${PARAMETERS} +[0-9]{1,15}${PARAMETERS} *\\))$`);
 const MEMBER = new RegExp(`(${KEY})(?:=(${BARE}|${INNER}))?${PARAMETERS}(?:[ \\t]*(,)[ \\t]*|[ \\t]*$)`, "y");
 
 /** What a `Streamguard` header promises: {cursor, dialect, wire, resume}; null if nothing that can be understood. */
@@ -1436,7 +1445,8 @@ export function parseAnswer(header) {
   const string = (key) =>
     new RegExp(`^${STRING}$`).test(members.get(key) ?? "") ? members.get(key).slice(1, -1).replace(/\\(.)/g, "$1") : null;
   const typed = ["dialect", "wire", "flush", "compress"].every((key) => !members.has(key) || word(key) !== null)
-    && ["cursor", "resume", "reader"].every((key) => !members.has(key) || string(key) !== null);
+    && ["cursor", "resume", "reader"].every((key) => !members.has(key) || string(key) !== null)
+    && PAIR.test(members.get("credit") ?? "?0");
   const cursor = Cursor.in(string("cursor") ?? "");
   if (!typed || !/^0{0,14}1$/.test(members.get("v") ?? "") || !cursor || !word("dialect") || !word("wire")) return null;
   if (!cursor.equals(Cursor.zero(cursor.sid))) return null;

@@ -1,6 +1,8 @@
 """Streams with several faults at once, drawn, and recorded ones that are cut: what two readers make of each.
 
     said, asked = in_python(stream), in_json(stream)
+
+The same of the header that promises a stream.
 """
 
 from __future__ import annotations
@@ -15,17 +17,23 @@ import attrs
 
 from streamguard.core.cursor import cursor_zero
 from streamguard.core.dialect import Raw
+from streamguard.core.negotiate import Answer, write_answer
 from tests.core.test_recorded import ROWS, dialect, recorded
 from tests.core.wire.streams import FAILURE, OTHER_SID, SID, Form, read
 from tests.vectors.files import ALL_FORMS
 
-__all__ = ["Damaged", "cut_recordings", "damaged", "in_json", "in_python"]
+__all__ = ["Damaged", "cut_recordings", "damaged", "damaged_promise", "in_json", "in_python"]
 
 _FOREIGN: Final = (
     b"\n\n", b"\r\n", b"\r", b"data: x\n\n", b": hb x\n", b"event: error\ndata: {}\n\n", b"id: \n", b"retry: 5\n",
     b"data: [DONE]\n\n", b": sg x\n", b": bye x y\n", b"\xef\xbb\xbf", b'{"data":"\\ud800"}\n', b"event: open\n",
     b'{"hb":"x","blocked":true}\n', b"event: ping\n", b"event: end\n",
 )  # fmt: skip
+_PROMISES: Final = (
+    write_answer(Answer(cursor_zero(SID), "native", "sse", resume='/a b"\\c', reader="x")),
+    write_answer(Answer(cursor_zero(SID), "openai", "ndjson", flush="token", credit=(1, 2))),
+    f'v=1;a=1.5;b, cursor="{cursor_zero(SID)}", dialect=x, wire=sse, x=(a "b" :YQ==:;q=?1), y=@123, z=%"a%c3%a9"',
+)
 _READERS: Final = (None, "native", "openai", "raw", "ui", "ag-ui", "anthropic")
 
 
@@ -78,6 +86,15 @@ def cut_recordings(rng: Random) -> Iterator[Damaged]:
         data = recorded(row)
         for size in (len(data), rng.randrange(len(data))):
             yield Damaged(data[:size], "sse", dialect(row), row["http_end"] == "clean")
+
+
+def damaged_promise(rng: Random) -> str:
+    """A value of the header `Streamguard` with up to two faults, or none."""
+    text = rng.choice(_PROMISES)
+    for _ in range(rng.randint(0, 2)):
+        at = rng.randrange(len(text))
+        text = text[:at] + rng.choice((*' ,;="()?%:\\@aZ09v\t-.*', "")) + text[at + rng.randint(0, 1) :]
+    return text
 
 
 def in_python(stream: Damaged) -> list[Any]:

@@ -3,7 +3,8 @@
 //   {"id": 1, "do": "read", "with": ["http://…", {options}]}       what a stream comes to
 //   {"id": 2, "do": "drop", "with": []}                            its connections; where it left an answer Node makes one more
 //   {"id": 3, "do": "verdicts", "with": [[{stream}]]}              what it makes of the streams of damage.py
-//   {"id": 4, "do": "vectors", "with": [["a.json"], 1]}            what it makes of the vectors in files
+//   {"id": 4, "do": "promises", "with": [["v=1, …"]]}              what it reads in values of the header Streamguard
+//   {"id": 5, "do": "vectors", "with": [["a.json"], 1]}            what it makes of the vectors in files
 import { readFileSync } from "node:fs";
 import readline from "node:readline";
 import { pathToFileURL } from "node:url";
@@ -23,6 +24,10 @@ const verbs = {
     dispatcher = new Agent();
   },
   verdicts: async (streams) => verdicts(sg, streams),
+  promises: async (headers) => headers.map((header) => {
+    const promise = sg.parseAnswer(header);
+    return promise && [String(promise.cursor), promise.dialect, promise.wire, promise.resume];
+  }),
   vectors: async (files, step) => judge(sg, files.map((file) => JSON.parse(readFileSync(file, "utf-8"))), step),
 };
 

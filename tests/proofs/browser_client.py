@@ -123,7 +123,7 @@ def _in_node(seed: int) -> tuple[str, dict[str, Any], int]:
 
 @proof(
     claim="The JavaScript client comes to the verdict of the Python client on every single fault, in Node and in "
-    "Chromium, and on several at once; 50,000 tokens cost a page at most one task over 50 ms, and no memory that grows.",
+    "Chromium, and on several at once; 50,000 tokens cost a page at most one task over 50 ms, and no growing memory.",
     minutes=5,
 )
 def browser_client(run: Run) -> Result:
