@@ -26,7 +26,7 @@ def written(wire: str) -> dict[str, Any]:
 
 
 def test_node_comes_to_the_verdicts_of_the_vectors(node: Script) -> None:
-    """All of them, but of the changed bytes every fifth: the others take twice as long as the rest, and are the proof's."""
+    """All of them, but of the changed bytes every fifth: the others take twice as long, and are the proof's."""
     found = node.ask({"do": "vectors", "with": [[str(path) for path in FILES.values()], 5]})
     assert found["wrong"] == []
     assert found["tried"] > 40_000
