@@ -111,10 +111,13 @@ class ClockWatch(Generic[T]):
             now = self._clock()
             if now < self.armed:
                 continue
-            woken, due = now, self._next_due(now)
+            # A rest ends by the clock where nothing has changed since.
+            woken, due = now, self.armed if self._resting else self._next_due(now)
             over = self._end.why is not None or self._end.begun
             # Also where it is to end for another reason: in a write it would not, before its reader takes that.
-            if self._looks and self._line.stuck(now, self._stage.sent, writing=self.parked is None):
+            if self._resting:
+                self._line.look_from(now)
+            elif self._looks and self._line.stuck(now, self._stage.sent, writing=self.parked is None):
                 self._line.give_up()
                 self.stop_now(lost(self._line))
                 continue
@@ -146,7 +149,7 @@ class ClockWatch(Generic[T]):
         if self._timing.stall is not None:
             due = min(due, (now if self.parked is None else self.parked) + self._timing.stall)
         try:
-            flush = self._stage.deadline()
+            flush = self._stage.deadline() if self._stage.timed else None
             if flush is not None:
                 flush = min(_NEVER, 0.0 + flush)  # what cannot be added to a float, or is too large for one, is no time
         except Exception as exc:  # a user's policy
@@ -193,7 +196,7 @@ class ClockWatch(Generic[T]):
                     await self._line.open()
                     return
                 self._ticked = now
-                out = self._stage.tick(now)
+                out = self._stage.tick(now) if self._stage.timed else None
                 if not out and heartbeat is not None and now >= self._beat_due(heartbeat):
                     self._line.wrote = now  # also where none is written: it would be due for ever
                     if not self._line.unsent():
