@@ -38,6 +38,7 @@ __all__ = [
     "SealMiddleware",
     "Send",
     "UnsealedResponse",
+    "is_exposed",
     "mark_aborted",
     "mark_guarded",
     "part_send",
@@ -230,6 +231,12 @@ def _tell_unguarded(scope: Scope) -> None:
             getattr(function, "__qualname__", function),
             decorator,
         )
+
+
+def is_exposed(scope: Scope) -> bool:
+    """Whether a BaseHTTPMiddleware stands outside of every seal that the request came through."""
+    seal: _Seal | None = scope.get(_KEY)
+    return seal is not None and seal.exposed
 
 
 def require_seal(scope: Scope, receive: Receive, send: Send) -> None:

@@ -24,11 +24,11 @@ from streamguard.core.errors import Failure
 from streamguard.core.items import Event
 from streamguard.core.receipt import UNREAD
 
-__all__ = ["Api", "EndRule", "PROFILES", "Profile", "ProviderReader", "ProviderStream", "Seen"]
+__all__ = ["Api", "EndRule", "PROFILES", "Profile", "ProviderReader", "ProviderStream", "Seen", "settled"]
 
 Api = Literal["chat", "completions", "responses", "anthropic"]
 Seen = Literal["event", "marker", "error"]
-EndRule: TypeAlias = "Literal['provider', 'asgi', 'endless'] | Callable[[Event], bool]"
+EndRule: TypeAlias = "Literal['provider', 'known', 'asgi', 'endless'] | Callable[[Event], bool]"
 
 
 @attrs.frozen
@@ -67,6 +67,7 @@ class ProviderStream:
         except KeyError:
             raise ValueError(f"unknown profile {profile!r}; known: {', '.join(PROFILES)}") from None
         self.api: Api | None = None
+        self.sure = False  # whether the API is known for certain: a list of choices may be a stranger's
         self.begun: set[int] = set()
         self.reasons: dict[int, str] = {}
         self.usage: Mapping[str, Any] | None = None
@@ -185,6 +186,7 @@ class ProviderStream:
         for choice in payload["choices"]:
             if not isinstance(choice, Mapping):
                 continue  # not this API's: a stranger's events pass through `raw` too
+            self.sure = self.sure or "finish_reason" in choice or isinstance(choice.get("delta"), Mapping)
             index = choice.get("index")
             if not isinstance(index, int):
                 index = 0
@@ -204,7 +206,7 @@ class ProviderStream:
             self.usage = usage
 
     def _responses_state(self, payload: Mapping[str, Any]) -> None:
-        self.api = "responses"
+        self.api, self.sure = "responses", True
         if isinstance(payload.get("response"), dict):
             self.response = payload["response"]
         if isinstance(payload.get("sequence_number"), int):
@@ -221,7 +223,7 @@ class ProviderStream:
         return "event", Reading(payload, text if isinstance(text, str) else "")
 
     def _anthropic(self, kind: str, payload: Mapping[str, Any]) -> tuple[Seen, Reading]:
-        self.api = "anthropic"
+        self.api, self.sure = "anthropic", True
         if kind == "message_stop":
             self.ended = True
             return "marker", Reading(payload)
@@ -232,6 +234,14 @@ class ProviderStream:
                 self.reasons[0] = str(delta["stop_reason"])
             self._note_usage(payload)
         return "event", Reading(payload, text if isinstance(text, str) else "")
+
+
+def settled(end: EndRule, seen: ProviderStream) -> EndRule:
+    """The rule that `end` means for the events so far: `known` is `provider` where they are of an API that is known, or
+    end with its marker, and else `asgi`."""
+    if end != "known":
+        return end
+    return "provider" if seen.sure or (seen.ended and not seen.overrun) else "asgi"
 
 
 def _load(data: str) -> Any:
@@ -271,11 +281,13 @@ class ProviderReader:
         return self._stream.observe(name, data)[1]
 
     def proof(self, clean: bool) -> str | None:
-        if self._end == "provider":
+        end = settled(self._end, self._stream)
+        if end == "provider":
             return self._stream.proved_by
-        if callable(self._end):
+        if callable(end):
             return "marker" if self._marked else None
         return "framing" if clean else None
 
     def judge(self) -> Failure | None:
-        return self._stream.judge() if self._end == "provider" else self._stream.error
+        provider = settled(self._end, self._stream) == "provider"
+        return self._stream.judge() if provider else self._stream.error

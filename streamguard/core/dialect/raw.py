@@ -8,6 +8,7 @@ not be passed on.
 What proves the end is chosen by name:
 
     "provider"   the provider's own marker and finish reasons (the default), by `profile`
+    "known"      the same where the events are of an API that is known, else "asgi"
     "asgi"       the source's return is the end, an exception is a failure
     "endless"    the same, for streams that have no end of their own
     a function   `marker(event) -> bool`, true for the event that ends the stream
@@ -24,7 +25,7 @@ import attrs
 
 from streamguard.core.cursor import looks_like_cursor
 from streamguard.core.dialect.base import Payload, summary
-from streamguard.core.dialect.provider import EndRule, ProviderReader, ProviderStream, Seen
+from streamguard.core.dialect.provider import EndRule, ProviderReader, ProviderStream, Seen, settled
 from streamguard.core.errors import Failure, FieldRefused, UnsupportedItem
 from streamguard.core.frame import fits
 from streamguard.core.items import Block, Ending, Event
@@ -76,7 +77,7 @@ class RawEncoder:
         if self._decoder.unfinished and self._seen.error is None:
             # The event that is missing its end was yielded, and cannot be sent.
             return Failure("unproven_end", _UNFINISHED, retryable=True)
-        if self._end == "provider":
+        if settled(self._end, self._seen) == "provider":
             return self._seen.judge()
         if callable(self._end) and self._seen.error is None:
             if self._held is None or self._after_end:
@@ -170,7 +171,7 @@ class RawEncoder:
 
     def _marks_end(self) -> bool:
         """Whether the held event is the end by this stream's rule, and not an ordinary one."""
-        return self._end == "provider" or callable(self._end)
+        return callable(self._end) or settled(self._end, self._seen) == "provider"
 
     def _error(self, ending: Ending) -> dict[str, Any]:
         failure = ending.failure or Failure(ending.status, f"the stream ended as {ending.status}")
@@ -202,8 +203,8 @@ class Raw:
     takes_text = False
 
     def __attrs_post_init__(self) -> None:
-        if not callable(self.end) and self.end not in ("provider", "asgi", "endless"):
-            raise ValueError(f"unknown end rule {self.end!r}: provider, asgi, endless, or a function")
+        if not callable(self.end) and self.end not in ("provider", "known", "asgi", "endless"):
+            raise ValueError(f"unknown end rule {self.end!r}: provider, known, asgi, endless, or a function")
         ProviderStream(self.profile)  # an unknown profile is refused here, not at the first request
 
     def encoder(self, *, negotiated: bool = False) -> RawEncoder:

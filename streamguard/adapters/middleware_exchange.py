@@ -1,0 +1,280 @@
+"""One request through the middleware, in either mode.
+
+`Observed` stands beside the answer: every message passes as it is, in the order and at the moment in which it came, and
+the judge reads along. `Guarded` decides at the first message. Server-sent events are driven by a task of their own,
+beside the application's, which is the one that the server called it in: what the application raises behind its answer
+still reaches the server, and what it raises inside one becomes the terminal. Lines pass, up to their end.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import anyio
+import attrs
+
+from streamguard.adapters.asgi import GuardedAnswer
+from streamguard.adapters.asgi_sink import AsgiSink
+from streamguard.adapters.logged import Claim, LoggedAnswer, route_of
+from streamguard.adapters.middleware_body import AppBody, SharedReceive
+from streamguard.adapters.middleware_judge import UNENDED, EventJudge, Judged, LineJudge, judge_of, kind_of
+from streamguard.adapters.middleware_report import Refused, Report, Verdict
+from streamguard.adapters.options import AnswerOptions, StreamOptions
+from streamguard.adapters.seal import ASGIApp, Message, Receive, Scope, Send, mark_guarded
+from streamguard.app import StreamGuard
+from streamguard.core.dialect import Raw
+from streamguard.core.errors import Failure, failure_from
+from streamguard.observe.hooks import Outcome
+
+__all__ = ["Guarded", "Observed", "Serving"]
+
+logger = logging.getLogger("streamguard")
+
+
+class _Counted:
+    """What both modes count a stream by."""
+
+    def __init__(self, report: Report, scope: Scope) -> None:
+        self.report = report
+        self.scope = scope
+
+    def count(self, mode: str, verdict: Verdict, failure: Failure | None, *, told: bool = False) -> None:
+        """Count it; and say so in the log, unless that was told."""
+        request_id = next((value for name, value in self.scope["headers"] if name == b"x-request-id"), b"")
+        endpoint = f"{self.scope['method']} {route_of(self.scope)}"
+        name = request_id.decode("latin-1") or None
+        self.report.add(endpoint, verdict, failure, name)
+        if verdict in ("truncated", "failed") and failure is not None and not told:
+            self.report.log(mode, Refused(endpoint, verdict, failure.code, failure.message, name))
+
+
+class Observed(_Counted):
+    """A request in report mode: no byte is changed, nothing is aborted, and nothing is raised that was not."""
+
+    def __init__(self, report: Report, rule: Raw, scope: Scope, receive: Receive, send: Send) -> None:
+        super().__init__(report, scope)
+        self._rule = rule
+        self._receive = receive
+        self._send = send
+        self._judge: EventJudge | LineJudge | None = None
+        self._left = False
+        self._ended = False
+
+    async def run(self, app: ASGIApp) -> None:
+        try:
+            await app(self.scope, self._watched, self._passed)
+        except BaseException as exc:
+            self._over(exc)
+            raise
+        self._over(None)
+
+    async def _watched(self) -> Message:
+        message = await self._receive()
+        self._left = self._left or message["type"] == "http.disconnect"
+        return message
+
+    def _passed(self, message: Message) -> Awaitable[None]:  # no coroutine: it would be one more at every token
+        if message["type"] == "http.response.start":
+            kind = kind_of(message)
+            self._judge = None if kind is None else judge_of(kind, self._rule)
+        elif self._judge is not None and message["type"] == "http.response.body":
+            self._read(self._judge, message)
+        return self._send(message)
+
+    def _read(self, judge: EventJudge | LineJudge, message: Message) -> None:
+        try:
+            judge.feed(message.get("body", b""))
+        except Exception:
+            logger.exception("GuardMiddleware: a stream could not be judged, and passes unjudged")
+            self._judge = None
+        self._ended = self._ended or not message.get("more_body", False)
+
+    def _over(self, exc: BaseException | None) -> None:
+        if self._judge is None:
+            return
+        try:
+            judged = self._judge.end(clean=self._ended)
+        except Exception:
+            logger.exception("GuardMiddleware: the end of a stream could not be judged")
+            return
+        if self._ended or (judged.verdict == "complete" and judged.proved):
+            # Also where the reader left behind the marker, as SDKs do.
+            self.count("report", judged.verdict, judged.failure)
+        elif self._left or isinstance(exc, OSError) or type(exc).__name__ == "ClientDisconnect":
+            self.count("report", "left", None)
+        elif isinstance(exc, Exception):
+            self.count("report", "failed", failure_from(exc))
+        else:
+            self.count("report", "truncated", judged.failure or UNENDED)
+
+
+@attrs.define
+class Serving:
+    """How a request's stream is served: the middleware's settings, and what the request may have."""
+
+    report: Report
+    rule: Raw
+    guard: StreamGuard | None
+    options: tuple[StreamOptions, AnswerOptions]
+    claim: Claim | None = None
+
+
+class Guarded(_Counted):
+    """A request in guard mode."""
+
+    def __init__(self, serving: Serving, scope: Scope, receive: SharedReceive, send: Send) -> None:
+        super().__init__(serving.report, scope)
+        self._serving = serving
+        self._receive = receive
+        self._send = send
+        self._handle: Callable[[Message], Awaitable[None]] = self._begin
+        self._application = anyio.CancelScope()
+        self._tasks: Any = None
+        self._error: BaseException | None = None  # what reaches the server
+        self._body: AppBody | None = None
+        self._lines: LineJudge | None = None
+        self._lines_ended = False
+        self.resumes_elsewhere = False  # the application answered with a resumable stream of its own
+
+    async def run(self, app: ASGIApp) -> None:
+        async with anyio.create_task_group() as tasks:
+            self._tasks = tasks
+            try:
+                with self._application:
+                    await app(self.scope, self._receive.application, self._passed)
+                await self._over(None)
+            except BaseException as exc:
+                if isinstance(exc, anyio.get_cancelled_exc_class()):
+                    raise
+                if not isinstance(exc, Exception):
+                    self._error = exc  # not through the group, which would wrap it
+                await self._over(exc)
+        if self._error is not None:
+            raise self._error
+
+    def _passed(self, message: Message) -> Awaitable[None]:
+        return self._handle(message)
+
+    async def _begin(self, message: Message) -> None:
+        """The first messages, up to the one that says what the answer is."""
+        if message["type"] != "http.response.start":
+            await self._send(message)
+            return
+        kind = kind_of(message)
+        self._handle = self._send
+        if kind == "events":
+            body = AppBody(self._receive, self._application, self._serving.options[1].buffer)
+            self._body, self._handle = body, body.send
+            mark_guarded(self.scope)
+            self._tasks.start_soon(self._answer, body, message)
+            await body.opened()
+            return
+        if kind == "lines":
+            mark_guarded(self.scope)
+            self._lines, self._handle = LineJudge(self._serving.rule), self._line
+        else:
+            self.resumes_elsewhere = any(
+                name.lower() == b"streamguard" and b"resume=" in value for name, value in message.get("headers", ())
+            )
+        await self._send(message)
+
+    async def _over(self, exc: BaseException | None) -> None:
+        """The application has returned, or raised."""
+        if self._body is not None:
+            behind = self._body.ended
+            self._body.over(exc)
+            if exc is not None and not behind:
+                return  # it is in the terminal, and in the log; or was how the application stopped when told to
+        elif self._lines is not None and not self._lines_ended:
+            if self._receive.left or isinstance(exc, OSError):
+                self.count("guard", "left", None)
+                self._error = exc
+                return
+            failure = UNENDED if exc is None else failure_from(exc)
+            if exc is not None:
+                logger.error("a stream of lines broke off", exc_info=exc)
+            await self._break(Judged("truncated" if exc is None else "failed", failure), b"")
+            return
+        self._error = self._error or exc
+
+    # ---- server-sent events -------------------------------------------------------------------
+
+    async def _answer(self, body: AppBody, start: Message) -> None:
+        """Drive the application's events to the reader."""
+        stream, options = self._serving.options
+        own = options.on_end
+
+        def ended(outcome: Outcome) -> Awaitable[None] | None:
+            self._count_outcome(outcome)
+            return None if own is None else own(outcome)
+
+        options = attrs.evolve(options, on_end=ended, buffer=None)
+        headers = [(bytes(name).decode("latin-1"), bytes(value).decode("latin-1")) for name, value in start["headers"]]
+        status, guard = start["status"], self._serving.guard
+        answer: GuardedAnswer | LoggedAnswer
+        if guard is None:
+            answer = GuardedAnswer(body.source, status=status, headers=headers, options=options)
+        else:
+            request = guard.request_of(self.scope, self._receive.application)
+            answer = LoggedAnswer(
+                guard,
+                body.source,
+                status=status,
+                headers=headers,
+                request=request,
+                claim=self._serving.claim,
+                options=(stream, options),
+            )
+        try:
+            await answer(self.scope, self._receive.driver, self._send)
+        except Exception as exc:  # before the answer began: a seal that is missing, or an application that refuses
+            self._error = self._error or exc
+            self._application.cancel()
+
+    def _count_outcome(self, outcome: Outcome) -> None:
+        verdict: Verdict = "complete" if outcome.status == "complete" else "failed"
+        if outcome.status in ("gone", "slow", "cancelled"):
+            verdict = "left"
+        self.count("guard", verdict, outcome.failure, told=True)
+
+    # ---- lines --------------------------------------------------------------------------------
+
+    async def _line(self, message: Message) -> None:
+        judge = self._lines
+        assert judge is not None
+        if message["type"] != "http.response.body":
+            await self._send(message)
+            return
+        piece = message.get("body", b"")
+        judge.feed(piece)
+        if message.get("more_body", False):
+            await self._send(message)
+            return
+        self._lines_ended = True
+        judged = judge.end(clean=True)
+        if judged.verdict == "complete":
+            self.count("guard", "complete", None)
+            await self._send(message)
+        else:
+            await self._break(judged, piece)
+
+    async def _break(self, judged: Judged, rest: bytes) -> None:
+        """Both levers: the error as a line, and no clean end behind it."""
+        self._lines_ended = True
+        assert self._lines is not None
+        self.count("guard", judged.verdict, judged.failure)
+        last = rest + self._lines.error_line(judged.failure or UNENDED)
+        sink = AsgiSink(self.scope, self._receive.driver, self._send, 200, ())
+        await sink.abort()
+        self._handle = _dropped
+        if last:
+            await sink.send(last)
+        with anyio.move_on_after(self._serving.options[1].timing.linger):
+            await sink.gone()  # a client that raises on the line hangs up at once
+        sink.kill(drop=False)
+
+
+async def _dropped(message: Message) -> None:
+    """What an application sends behind its end."""
