@@ -148,10 +148,11 @@ class StreamVerifier:
         frames: list[AnswerFrame] = []
         if self._error is None and self.state not in ("closed", "cut"):
             try:
+                torn = getattr(self._wire, "unfinished", False)
                 for record in self._wire.end():
                     self._take_partial(record, frames)
                 self._step("eof")
-                self._conclude(clean)
+                self._conclude(clean and not torn)  # framing proves nothing that ends inside an event
             except RemoteProtocolError as exc:
                 self._fault(exc)
         return frames

@@ -48,6 +48,7 @@ PROFILES: Final[Mapping[str, Profile]] = {"openai": Profile(), "transformers": P
 
 _scan: Final[Callable[[str, int], tuple[Any, int]]] = vars(json.JSONDecoder())["scan_once"]
 _RESPONSES_ENDS: Final = ("response.completed", "response.incomplete")
+_CHUNKS: Final = ("chat.completion.chunk", "text_completion")
 _ANTHROPIC: Final = (
     "message_start",
     "message_delta",
@@ -182,6 +183,7 @@ class ProviderStream:
         chat = self._is_chat(payload)
         if self.api is None:
             self.api = "chat" if chat else "completions"
+        self.sure = self.sure or payload.get("object") in _CHUNKS
         texts: dict[int, str] = {}
         for choice in payload["choices"]:
             if not isinstance(choice, Mapping):
