@@ -10,19 +10,23 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from typing import Final
+from typing import Any, Final
 
 import anyio
 
 from streamguard.adapters.middleware_judge import UNENDED
-from streamguard.adapters.seal import Message, Receive
+from streamguard.adapters.seal import Message, Receive, ended_by_base
 from streamguard.core.errors import SourceFailed, StreamClosed
 from streamguard.runtime.buffer import Buffer
 from streamguard.runtime.push import PushSource
 
-__all__ = ["AHEAD", "AppBody", "SharedReceive"]
+__all__ = ["AHEAD", "LATE", "AppBody", "SharedReceive"]
 
 AHEAD: Final = Buffer(max_items=64, max_bytes=64 * 1024)  # how far an application may run ahead of the network
+
+LATE: Final = 0.25
+"""Seconds in which a BaseHTTPMiddleware raises what the application did, behind the clean end that it made of it. It
+does so at once; it is waited for only where something else runs behind the answer."""
 
 _MAX_HELD: Final = 1024 * 1024  # bytes of a request's body that wait for an application which does not read them
 _DISCONNECT: Final = {"type": "http.disconnect"}
@@ -134,12 +138,15 @@ class AppBody:
     would only learn at its next token: it is cancelled.
     """
 
-    def __init__(self, receive: SharedReceive, application: anyio.CancelScope, buffer: Buffer | None) -> None:
+    def __init__(
+        self, receive: SharedReceive, application: anyio.CancelScope, tasks: Any, buffer: Buffer | None
+    ) -> None:
         self.source = _Source(buffer or AHEAD, self._stop)
         self.ended = False  # the application sent its last part
         self.stopped = False  # it was told to stop before that
         self._receive = receive
         self._application = application
+        self._tasks = tasks
         self._waits = False
         self._over = anyio.Event()
         receive.streams = True
@@ -165,8 +172,11 @@ class AppBody:
         except StreamClosed:
             raise _left() from None
         if self.ended:
-            self.source.finish()
             self._receive.tell()  # what an application asks for behind its answer is nobody's any more
+            if ended_by_base():
+                self._tasks.start_soon(self._finish_late)
+            else:
+                self.source.finish()
         elif not room:
             self._waits = True
             try:
@@ -176,10 +186,19 @@ class AppBody:
                 self._waits = False
 
     def over(self, failure: BaseException | None = None) -> None:
-        """The application has returned, or raised `failure`."""
+        """The application has returned, or raised `failure`. Nothing of that counts behind its end."""
         self._over.set()
-        if not self.ended:
-            self.source.fail(failure or SourceFailed(UNENDED.code, UNENDED.message, retryable=True))
+        if failure is not None:
+            self.source.fail(failure)
+        elif not self.ended:
+            self.source.fail(SourceFailed(UNENDED.code, UNENDED.message, retryable=True))
+        else:
+            self.source.finish()
+
+    async def _finish_late(self) -> None:
+        with anyio.move_on_after(LATE):
+            await self._over.wait()
+        self.source.finish()
 
     async def _stop(self) -> None:
         self.stopped = True

@@ -9,6 +9,7 @@ still reaches the server, and what it raises inside one becomes the terminal. Li
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -18,11 +19,11 @@ import attrs
 from streamguard.adapters.asgi import GuardedAnswer
 from streamguard.adapters.asgi_sink import AsgiSink
 from streamguard.adapters.logged import Claim, LoggedAnswer, route_of
-from streamguard.adapters.middleware_body import AppBody, SharedReceive
+from streamguard.adapters.middleware_body import LATE, AppBody, SharedReceive
 from streamguard.adapters.middleware_judge import UNENDED, EventJudge, Judged, LineJudge, judge_of, kind_of
 from streamguard.adapters.middleware_report import Refused, Report, Verdict
 from streamguard.adapters.options import AnswerOptions, StreamOptions
-from streamguard.adapters.seal import ASGIApp, Message, Receive, Scope, Send, mark_guarded
+from streamguard.adapters.seal import ASGIApp, Message, Receive, Scope, Send, ended_by_base, mark_guarded
 from streamguard.app import StreamGuard
 from streamguard.core.dialect import Raw
 from streamguard.core.errors import Failure, failure_from
@@ -61,6 +62,7 @@ class Observed(_Counted):
         self._judge: EventJudge | LineJudge | None = None
         self._left = False
         self._ended = False
+        self._by_base: float | None = None  # when a BaseHTTPMiddleware ended it
 
     async def run(self, app: ASGIApp) -> None:
         try:
@@ -89,7 +91,9 @@ class Observed(_Counted):
         except Exception:
             logger.exception("GuardMiddleware: a stream could not be judged, and passes unjudged")
             self._judge = None
-        self._ended = self._ended or not message.get("more_body", False)
+        if not message.get("more_body", False):
+            self._ended = True
+            self._by_base = time.monotonic() if ended_by_base() else None
 
     def _over(self, exc: BaseException | None) -> None:
         if self._judge is None:
@@ -99,7 +103,10 @@ class Observed(_Counted):
         except Exception:
             logger.exception("GuardMiddleware: the end of a stream could not be judged")
             return
-        if self._ended or (judged.verdict == "complete" and judged.proved):
+        late = self._by_base is not None and time.monotonic() - self._by_base < LATE
+        if isinstance(exc, Exception) and self._ended and late:
+            self.count("report", "failed", failure_from(exc))
+        elif self._ended or (judged.verdict == "complete" and judged.proved):
             # Also where the reader left behind the marker, as SDKs do.
             self.count("report", judged.verdict, judged.failure)
         elif self._left or isinstance(exc, OSError) or type(exc).__name__ == "ClientDisconnect":
@@ -136,6 +143,8 @@ class Guarded(_Counted):
         self._body: AppBody | None = None
         self._lines: LineJudge | None = None
         self._lines_ended = False
+        self._last: Message | None = None  # the last part of lines, held until it is known what comes behind it
+        self._over_lines = anyio.Event()
         self.resumes_elsewhere = False  # the application answered with a resumable stream of its own
 
     async def run(self, app: ASGIApp) -> None:
@@ -147,6 +156,8 @@ class Guarded(_Counted):
                 await self._over(None)
             except BaseException as exc:
                 if isinstance(exc, anyio.get_cancelled_exc_class()):
+                    if self._body is not None:
+                        self._body.over()  # else whoever closes it would wait for the application
                     raise
                 if not isinstance(exc, Exception):
                     self._error = exc  # not through the group, which would wrap it
@@ -165,7 +176,7 @@ class Guarded(_Counted):
         kind = kind_of(message)
         self._handle = self._send
         if kind == "events":
-            body = AppBody(self._receive, self._application, self._serving.options[1].buffer)
+            body = AppBody(self._receive, self._application, self._tasks, self._serving.options[1].buffer)
             self._body, self._handle = body, body.send
             mark_guarded(self.scope)
             self._tasks.start_soon(self._answer, body, message)
@@ -183,11 +194,14 @@ class Guarded(_Counted):
     async def _over(self, exc: BaseException | None) -> None:
         """The application has returned, or raised."""
         if self._body is not None:
-            behind = self._body.ended
+            behind = self._body.source.ended
             self._body.over(exc)
             if exc is not None and not behind:
                 return  # it is in the terminal, and in the log; or was how the application stopped when told to
         elif self._lines is not None and not self._lines_ended:
+            self._over_lines.set()
+            if exc is None and self._last is not None:
+                return  # whoever holds it has been told
             if self._receive.left or isinstance(exc, OSError):
                 self.count("guard", "left", None)
                 self._error = exc
@@ -195,7 +209,8 @@ class Guarded(_Counted):
             failure = UNENDED if exc is None else failure_from(exc)
             if exc is not None:
                 logger.error("a stream of lines broke off", exc_info=exc)
-            await self._break(Judged("truncated" if exc is None else "failed", failure), b"")
+            rest = b"" if self._last is None else self._last.get("body", b"")
+            await self._break(Judged("truncated" if exc is None else "failed", failure), rest)
             return
         self._error = self._error or exc
 
@@ -244,21 +259,35 @@ class Guarded(_Counted):
     async def _line(self, message: Message) -> None:
         judge = self._lines
         assert judge is not None
-        if message["type"] != "http.response.body":
-            await self._send(message)
-            return
+        if message["type"] != "http.response.body" or self._last is not None:
+            raise RuntimeError(f"{message['type']!r} cannot follow here")
         piece = message.get("body", b"")
         judge.feed(piece)
         if message.get("more_body", False):
             await self._send(message)
             return
+        self._last = message
+        if ended_by_base():
+            self._tasks.start_soon(self._end_lines_late)
+        else:
+            await self._end_lines()
+
+    async def _end_lines_late(self) -> None:
+        with anyio.move_on_after(LATE):
+            await self._over_lines.wait()
+        if not self._lines_ended:
+            await self._end_lines()
+
+    async def _end_lines(self) -> None:
+        assert self._lines is not None
+        assert self._last is not None
         self._lines_ended = True
-        judged = judge.end(clean=True)
+        judged = self._lines.end(clean=True)
         if judged.verdict == "complete":
             self.count("guard", "complete", None)
-            await self._send(message)
+            await self._send(self._last)
         else:
-            await self._break(judged, piece)
+            await self._break(judged, self._last.get("body", b""))
 
     async def _break(self, judged: Judged, rest: bytes) -> None:
         """Both levers: the error as a line, and no clean end behind it."""

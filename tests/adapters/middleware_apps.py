@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncGenerator, Callable, Iterable
+from contextlib import aclosing
 from typing import Any
 
 import anyio
 import attrs
 
 from streamguard.adapters.seal import ASGIApp, Message, Receive, Scope, Send
-from streamguard.core.wire import SseDecoder
 from streamguard.core.verify import StreamVerifier
+from streamguard.core.wire import SseDecoder
 from streamguard.runtime.timing import Timing
 
 __all__ = ["DONE", "EVENTS", "LINES", "QUICK", "Sent", "called", "chunk", "events", "http", "streaming"]
@@ -29,7 +30,7 @@ def chunk(text: str = "", reason: str | None = None) -> bytes:
 
 
 def streaming(
-    source: Callable[[], AsyncIterator[bytes]] | Iterable[bytes],
+    source: Callable[[], AsyncGenerator[bytes, None]] | Iterable[bytes],
     *,
     kind: bytes = EVENTS,
     headers: Iterable[tuple[bytes, bytes]] = (),
@@ -42,8 +43,9 @@ def streaming(
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
         await send({"type": "http.response.start", "status": status, "headers": [(b"content-type", kind), *headers]})
         if callable(source):
-            async for piece in source():
-                await send({"type": "http.response.body", "body": piece, "more_body": True})
+            async with aclosing(source()) as pieces:
+                async for piece in pieces:
+                    await send({"type": "http.response.body", "body": piece, "more_body": True})
         else:
             for piece in source:
                 await send({"type": "http.response.body", "body": piece, "more_body": True})

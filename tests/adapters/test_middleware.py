@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gzip
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from typing import Any
 
 import anyio
@@ -80,11 +80,11 @@ async def test_an_application_reads_its_whole_request(mode: Any) -> None:
 # ---- report ---------------------------------------------------------------------------------------
 
 
-async def cut() -> AsyncIterator[bytes]:
+async def cut() -> AsyncGenerator[bytes, None]:
     yield chunk("a")
 
 
-async def broken() -> AsyncIterator[bytes]:
+async def broken() -> AsyncGenerator[bytes, None]:
     yield chunk("a")
     raise ValueError("password=hunter2")
 
@@ -104,7 +104,7 @@ REPORTED: dict[str, tuple[Any, dict[str, Any], str, str | None]] = {
     "events of its own, without the last part": (OWN, {"ends": False}, "truncated", "unproven_end"),
     "events of its own, the last one torn": ([*OWN, b"data: thr"], {}, "truncated", "unproven_end"),
     "no event at all": ([], {}, "complete", None),
-    "Anthropic's, cut": ([b'event: message_start\ndata: {"type": "message_start"}\n\n'], {}, "truncated", "unproven_end"),
+    "Anthropic's, cut": ([b'data: {"type": "message_start"}\n\n'], {}, "truncated", "unproven_end"),
     "Ollama's lines": ([b'{"done": false}\n{"done', b'": true}\n'], {"kind": LINES}, "complete", None),
     "Ollama's lines, cut": ([b'{"done": false}\n'], {"kind": LINES}, "truncated", "unproven_end"),
     "Ollama's error": ([b'{"done": false}\n{"error": "oom"}\n'], {"kind": LINES}, "failed", "upstream_error"),
