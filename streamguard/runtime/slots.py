@@ -138,6 +138,7 @@ class Slots:
         self._in_room: dict[str, int] = {}
         self._detached: dict[Slot, None] = {}  # whoever was left first stands first
         self.lost: Callable[[Slot], object] = Slot.release
+        self._serving = False
 
     @property
     def detached(self) -> int:
@@ -248,17 +249,27 @@ class Slots:
 
     def _serve(self) -> None:
         """Give slots to those who wait, as long as there are any."""
-        while (waiter := self._next()) is not None:
-            principal, key = waiter.principal, waiter.key
-            self._leave(waiter)
-            if principal in self._room:  # to the end of the round; and so its key
-                groups = self._room.pop(principal)
-                if key in groups:
-                    groups[key] = groups.pop(key)
-                self._room[principal] = groups
-            waiter.slot = self.take(principal, key)
-            if waiter.wake is not None:
-                waiter.wake()
+        if self._serving:  # a waiter was dropped with what it was just given: that is given on here, not deeper down
+            return
+        self._serving = True
+        try:
+            while (waiter := self._next()) is not None:
+                self._give(waiter)
+                del waiter  # the last one that knows of it, perhaps
+        finally:
+            self._serving = False
+
+    def _give(self, waiter: Waiter) -> None:
+        principal, key = waiter.principal, waiter.key
+        self._leave(waiter)
+        if principal in self._room:  # to the end of the round; and so its key
+            groups = self._room.pop(principal)
+            if key in groups:
+                groups[key] = groups.pop(key)
+            self._room[principal] = groups
+        waiter.slot = self.take(principal, key)
+        if waiter.wake is not None:
+            waiter.wake()
 
     def _free(self, slot: Slot) -> None:
         self.used -= 1

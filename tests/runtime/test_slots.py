@@ -223,6 +223,18 @@ def test_two_thousand_who_wait_do_not_delay_anothers_first() -> None:
     assert many[1].slot is not None
 
 
+def test_waiters_that_are_forgotten_pass_the_slot_on_however_many_they_are() -> None:
+    slots = Slots(Limits(max_streams=1, max_waiting=5000))
+    first = having(slots, "many")
+    for _ in range(5000):
+        waiting(slots, "many")
+    last = waiting(slots, "other")
+    first.release()
+    assert last.slot is not None
+    last.slot.release()
+    assert (slots.used, slots.waiting) == (0, 0)
+
+
 def test_a_room_full_of_one_has_a_place_for_another() -> None:
     slots = Slots(Limits(max_streams=1, max_waiting=3))
     first = having(slots, "many")
