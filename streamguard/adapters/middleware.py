@@ -24,7 +24,7 @@ from typing_extensions import Unpack
 from streamguard.adapters.asgi import refuse, request_facts
 from streamguard.adapters.endpoints import Endpoints, RootedSeal
 from streamguard.adapters.logged import LoggedAnswer, make_claim
-from streamguard.adapters.middleware_body import SharedReceive
+from streamguard.adapters.middleware_body import SharedReceive, no_body
 from streamguard.adapters.middleware_exchange import Guarded, Observed, Serving
 from streamguard.adapters.middleware_report import Report
 from streamguard.adapters.options import AnswerOptions, StreamNames, StreamOptions
@@ -160,8 +160,8 @@ class GuardMiddleware:
             if refused is not None:  # a cursor is never a start
                 await refuse(refused, scope, receive.driver, send, answer.timing.linger)
                 return
-        elif facts.cursor is not None or facts.headers.get("idempotency-key") or parse_key(facts.query):
-            request, body = self.guard.request_of(scope, receive.application), b""
+        elif facts.cursor is not None or _has_key(facts):
+            request, body = self.guard.request_of(scope, no_body), b""
 
             async def read() -> bytes:
                 nonlocal body
@@ -194,10 +194,18 @@ def _outside(app: Any, own: object) -> list[str]:
     """The middlewares of a Starlette application that stand outside of `own`."""
     layer, names = getattr(app, "middleware_stack", None), []
     while layer is not None and layer is not own:
-        if type(layer).__module__ != _ERRORS:
+        if type(layer).__module__ != _ERRORS and not isinstance(layer, SealMiddleware):
             names.append(type(layer).__name__)
         layer = getattr(layer, "app", None)
     return [] if layer is None else names
+
+
+def _has_key(facts: RequestFacts) -> bool:
+    """Whether a request may be the repetition of another."""
+    try:
+        return bool(facts.headers.get("idempotency-key") or parse_key(facts.query))
+    except ValueError:
+        return True  # a key that is none: the claim says so
 
 
 def _stands_at(scope: Scope, path: str) -> bool:

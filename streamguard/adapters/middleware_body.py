@@ -20,7 +20,7 @@ from streamguard.core.errors import SourceFailed, StreamClosed
 from streamguard.runtime.buffer import Buffer
 from streamguard.runtime.push import PushSource
 
-__all__ = ["AHEAD", "LATE", "AppBody", "SharedReceive"]
+__all__ = ["AHEAD", "LATE", "AppBody", "SharedReceive", "no_body"]
 
 AHEAD: Final = Buffer(max_items=64, max_bytes=64 * 1024)  # how far an application may run ahead of the network
 
@@ -30,6 +30,12 @@ does so at once; it is waited for only where something else runs behind the answ
 
 _MAX_HELD: Final = 1024 * 1024  # bytes of a request's body that wait for an application which does not read them
 _DISCONNECT: Final = {"type": "http.disconnect"}
+
+
+async def no_body() -> Message:
+    """The `receive` of a request that `authorize` is given: who read the body there would take it from the
+    application."""
+    raise RuntimeError("`authorize` under GuardMiddleware sees a request's head: its body is the application's to read")
 
 
 class SharedReceive:

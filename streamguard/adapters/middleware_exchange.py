@@ -19,8 +19,8 @@ import attrs
 from streamguard.adapters.asgi import GuardedAnswer
 from streamguard.adapters.asgi_sink import AsgiSink
 from streamguard.adapters.logged import Claim, LoggedAnswer, route_of
-from streamguard.adapters.middleware_body import LATE, AppBody, SharedReceive
-from streamguard.adapters.middleware_judge import UNENDED, EventJudge, Judged, LineJudge, judge_of, kind_of
+from streamguard.adapters.middleware_body import LATE, AppBody, SharedReceive, no_body
+from streamguard.adapters.middleware_judge import UNENDED, EventJudge, Judged, LineJudge, judge_of, read_start
 from streamguard.adapters.middleware_report import Refused, Report, Verdict
 from streamguard.adapters.options import AnswerOptions, StreamOptions
 from streamguard.adapters.seal import ASGIApp, Message, Receive, Scope, Send, ended_by_base, mark_guarded
@@ -79,7 +79,7 @@ class Observed(_Counted):
 
     def _passed(self, message: Message) -> Awaitable[None]:  # no coroutine: it would be one more at every token
         if message["type"] == "http.response.start":
-            kind = kind_of(message)
+            message, kind = read_start(message)
             self._judge = None if kind is None else judge_of(kind, self._rule)
         elif self._judge is not None and message["type"] == "http.response.body":
             self._read(self._judge, message)
@@ -173,7 +173,7 @@ class Guarded(_Counted):
         if message["type"] != "http.response.start":
             await self._send(message)
             return
-        kind = kind_of(message)
+        message, kind = read_start(message)
         self._handle = self._send
         if kind == "events":
             body = AppBody(self._receive, self._application, self._tasks, self._serving.options[1].buffer)
@@ -232,7 +232,7 @@ class Guarded(_Counted):
         if guard is None:
             answer = GuardedAnswer(body.source, status=status, headers=headers, options=options)
         else:
-            request = guard.request_of(self.scope, self._receive.application)
+            request = guard.request_of(self.scope, no_body)
             answer = LoggedAnswer(
                 guard,
                 body.source,

@@ -13,6 +13,7 @@ from typing import Any, Final, Literal, Protocol
 
 import attrs
 
+from streamguard.adapters.seal import Message
 from streamguard.core.dialect import Raw
 from streamguard.core.errors import FailedStream, Failure
 from streamguard.core.items import Event
@@ -21,7 +22,7 @@ from streamguard.core.receipt import Verdict
 from streamguard.core.verify import StreamVerifier
 from streamguard.core.wire.base import MAX_FRAME
 
-__all__ = ["UNENDED", "EventJudge", "Judge", "Judged", "Kind", "LineJudge", "judge_of", "kind_of"]
+__all__ = ["UNENDED", "EventJudge", "Judge", "Judged", "Kind", "LineJudge", "judge_of", "kind_of", "read_start"]
 
 Kind = Literal["events", "lines"]
 JudgedAs = Literal["complete", "truncated", "failed"]
@@ -33,7 +34,15 @@ _LINES: Final = frozenset([b"application/" + name for name in (b"x-ndjson", b"nd
 _UNMARKED: Final = Failure("unproven_end", "the stream ended without its end marker", retryable=True)
 
 
-def kind_of(message: Any) -> Kind | None:
+def read_start(message: Message) -> tuple[Message, Kind | None]:
+    """An `http.response.start` as it is to be sent on, and what kind of stream begins with it. Headers may be of any
+    kind that can be gone through, and gone through once."""
+    if not isinstance(message.get("headers", ()), (list, tuple)):
+        message = {**message, "headers": list(message["headers"])}
+    return message, kind_of(message)
+
+
+def kind_of(message: Message) -> Kind | None:
     """What kind of stream begins with this `http.response.start`; None where it is none, or must be left alone.
 
     A body with a length, a content coding or trailers is left alone, and an answer that is guarded already.

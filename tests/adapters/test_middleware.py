@@ -15,7 +15,7 @@ from starlette.responses import StreamingResponse
 from starlette.routing import Route
 
 from streamguard.adapters.middleware import GuardMiddleware, Report
-from streamguard.adapters.seal import Message, Receive, Scope, Send
+from streamguard.adapters.seal import Message, Receive, Scope, SealMiddleware, Send
 from streamguard.core.dialect import Raw
 from tests.adapters.middleware_apps import DONE, LINES, called, chunk, http, streaming
 
@@ -45,6 +45,18 @@ async def test_what_is_no_stream_passes_to_the_byte(what: str, mode: Any) -> Non
     middleware = GuardMiddleware(streaming(pieces, **options), mode=mode, on_sigterm=False)
     assert await called(middleware, {**scope}) == bare
     assert middleware.report.streams == 0
+
+
+@MODES
+@pytest.mark.parametrize("kind", [b"text/html", b"text/event-stream"])
+async def test_headers_that_can_be_gone_through_once_arrive(mode: Any, kind: bytes) -> None:
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        headers = iter([(b"content-type", kind), (b"x-own", b"1")])
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        await send({"type": "http.response.body"})
+
+    sent = await called(GuardMiddleware(app, mode=mode, on_sigterm=False))
+    assert (sent.clean, sent.header("content-type"), sent.header("x-own")) == (True, kind.decode(), "1")
 
 
 @MODES
@@ -203,6 +215,14 @@ async def lived(app: Any) -> None:
 
 async def passing(request: Any, call_next: Any) -> Any:
     return await call_next(request)
+
+
+async def test_another_seal_outside_of_it_is_none_of_its_business(caplog: pytest.LogCaptureFixture) -> None:
+    app = Starlette()
+    app.add_middleware(GuardMiddleware, on_sigterm=False)
+    app.add_middleware(SealMiddleware, on_sigterm=False)
+    await lived(app)
+    assert caplog.records == []
 
 
 @pytest.mark.parametrize("outermost", [True, False])
