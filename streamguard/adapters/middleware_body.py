@@ -191,6 +191,10 @@ class AppBody:
             finally:
                 self._waits = False
 
+    def gone(self) -> None:
+        """The application was cancelled: whoever stops it need not wait. The driver ends by the same cancellation."""
+        self._over.set()
+
     def over(self, failure: BaseException | None = None) -> None:
         """The application has returned, or raised `failure`. Nothing of that counts behind its end."""
         self._over.set()

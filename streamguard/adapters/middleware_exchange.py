@@ -148,22 +148,29 @@ class Guarded(_Counted):
         self.resumes_elsewhere = False  # the application answered with a resumable stream of its own
 
     async def run(self, app: ASGIApp) -> None:
-        async with anyio.create_task_group() as tasks:
-            self._tasks = tasks
-            try:
-                with self._application:
-                    await app(self.scope, self._receive.application, self._passed)
-                await self._over(None)
-            except BaseException as exc:
-                if isinstance(exc, anyio.get_cancelled_exc_class()):
-                    if self._body is not None:
-                        self._body.over()  # else whoever closes it would wait for the application
-                    raise
-                if not isinstance(exc, Exception):
-                    self._error = exc  # not through the group, which would wrap it
-                await self._over(exc)
+        try:
+            async with anyio.create_task_group() as tasks:
+                self._tasks = tasks
+                await self._run(app)
+        finally:
+            if self._body is not None:
+                self._body.over()  # of a request that was cancelled: a stream in a log would wait for ever
         if self._error is not None:
             raise self._error
+
+    async def _run(self, app: ASGIApp) -> None:
+        try:
+            with self._application:
+                await app(self.scope, self._receive.application, self._passed)
+            await self._over(None)
+        except BaseException as exc:
+            if isinstance(exc, anyio.get_cancelled_exc_class()):
+                if self._body is not None:
+                    self._body.gone()
+                raise
+            if not isinstance(exc, Exception):
+                self._error = exc  # not through the group, which would wrap it
+            await self._over(exc)
 
     def _passed(self, message: Message) -> Awaitable[None]:
         return self._handle(message)

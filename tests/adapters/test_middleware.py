@@ -21,6 +21,12 @@ from tests.adapters.middleware_apps import DONE, LINES, called, chunk, http, str
 
 pytestmark = pytest.mark.anyio
 
+
+@pytest.fixture(params=["asyncio"], scope="module")
+def anyio_backend(request: pytest.FixtureRequest) -> Any:
+    return request.param  # nothing here waits: how the loop turns is no matter
+
+
 WHOLE = [chunk("a"), chunk("b"), chunk(reason="stop"), DONE]
 MODES = pytest.mark.parametrize("mode", ["report", "guard"])
 PLAIN: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {

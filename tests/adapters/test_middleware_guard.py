@@ -9,7 +9,7 @@ from typing import Any
 
 import anyio
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from starlette.middleware.base import BaseHTTPMiddleware
 
@@ -33,7 +33,8 @@ def guarding(source: Any, *, named: dict[str, Any] | None = None, **options: Any
 
 
 def around(app: Any, **named: Any) -> GuardMiddleware:
-    return GuardMiddleware(app, mode="guard", on_sigterm=False, **{"timing": QUICK, **named})
+    options: dict[str, Any] = {"timing": QUICK, **named}
+    return GuardMiddleware(app, mode="guard", on_sigterm=False, **options)
 
 
 async def broken() -> AsyncGenerator[bytes, None]:
@@ -105,6 +106,25 @@ async def test_an_application_that_ignores_the_end_of_its_own_answer_is_told() -
     assert (sent.clean, type(sent.raised)) == (True, RuntimeError)
 
 
+async def test_an_answer_whose_request_is_cancelled_says_so() -> None:
+    """As at a server's own time limit: the reader is there, and is told."""
+    books, body = Books(), b""
+    middleware = guarding(books)
+    with anyio.fail_after(5), anyio.CancelScope() as scope:
+
+        def seen(piece: bytes) -> None:
+            nonlocal body
+            body += piece
+            if b"data" in piece:
+                scope.cancel()
+
+        await called(middleware, on_body=seen)
+    assert scope.cancelled_caught
+    assert books.closed.is_set()
+    assert '"code":"shutdown"' in events(body)[-1][1]
+    assert middleware.report.codes == {"shutdown": 1}
+
+
 def edges(data: bytes, cuts: list[int]) -> list[bytes]:
     at = sorted({0, len(data), *[cut % len(data) for cut in cuts]})
     return [data[start:stop] for start, stop in pairwise(at)]
@@ -113,6 +133,7 @@ def edges(data: bytes, cuts: list[int]) -> list[bytes]:
 MIXED = b"".join([b": ping\r\n", *OWN, chunk("\u20ac\u2028"), b"retry: 5\n\n", b"data: 1\rdata: 2\r\r", *WHOLE[2:]])
 
 
+@settings(max_examples=60)
 @given(st.lists(st.integers(0, len(MIXED)), max_size=40))
 def test_an_application_may_cut_its_events_anywhere(cuts: list[int]) -> None:
     """Also at every byte."""
@@ -342,6 +363,7 @@ async def test_who_is_refused_a_slot_is_refused_before_the_generator_begins() ->
             yield piece
 
     middleware = guarding(source, named={"limits": Limits(max_streams=1, max_waiting=0)})
+    refused = Sent()
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(called, middleware)
         await first.wait()

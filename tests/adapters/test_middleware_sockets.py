@@ -75,10 +75,10 @@ class Site:
 
 
 @contextmanager
-def site(**options: Any) -> Iterator[tuple[Site, Server, GuardMiddleware]]:
+def site(limit: float = 1, **options: Any) -> Iterator[tuple[Site, Server, GuardMiddleware]]:
     made = Site()
     middleware = GuardMiddleware(made.app, mode="guard", on_sigterm=False, timing=TIMING, **options)
-    with serving(middleware, lifespan="on", http=options.pop("http", "h11")) as server:
+    with serving(middleware, lifespan="on", timeout_graceful_shutdown=limit) as server:
         yield made, server, middleware
 
 
@@ -143,6 +143,16 @@ def test_a_cut_connection_goes_on_where_it_was() -> None:
         assert [data for _, data in events(answer.content)][-1] == "[DONE]"
         assert len(events(answer.content)) == 3
     assert made.starts == 1
+
+
+def test_a_stream_in_a_log_ends_where_its_request_is_cancelled(caplog: pytest.LogCaptureFixture) -> None:
+    """As uvicorn does at its shutdown, to whatever has not ended."""
+    with site(0.05, guard=guard(on_disconnect=Detach(grace=30))) as (made, server, middleware):
+        connection = server.connect()
+        connection.get("/waits", accept="text/event-stream")
+        connection.until(b"\n\n")
+    connection.close()
+    assert (made.closed.opened, middleware.report.streams, middleware.report.complete) == (True, 1, 0)
 
 
 def test_the_same_key_is_one_generation_and_the_application_reads_its_body() -> None:
