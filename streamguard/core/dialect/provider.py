@@ -260,7 +260,7 @@ class ProviderReader:
 
     def __init__(self, profile: str = "openai", end: EndRule = "provider") -> None:
         self._stream = ProviderStream(profile)
-        self._end = end
+        self._end: EndRule = end
         self._marked = False
 
     @property

@@ -46,7 +46,7 @@ class RawEncoder:
     """One stream of a provider's events."""
 
     def __init__(self, end: EndRule, profile: str, negotiated: bool) -> None:
-        self._end = end
+        self._end: EndRule = end
         self._negotiated = negotiated
         self._seen = ProviderStream(profile)
         self._decoder = SseDecoder()
