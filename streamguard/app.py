@@ -249,7 +249,7 @@ class StreamGuard(Draining):
             await self.lost(state)
 
         pages = stored(self.log, after, orphaned, reading=reading, always=run is None, rows=rows, leave=leave)
-        return pages if flow is None else flow.metered(pages, reading)
+        return pages if flow is None else flow.metered(pages, reading, leave)
 
     async def lost(self, state: StreamState) -> None:
         """Go on with a stream that nobody generates, or give it an end: it is never left without one.

@@ -6,10 +6,14 @@ import itertools
 
 import pytest
 
+from tests.benchmarks.acks import Acknowledging, Asked
 from tests.benchmarks.cost import LIMITS, check
 from tests.benchmarks.first_token import PARSERS
+from tests.benchmarks.idle import idle
+from tests.benchmarks.load import stream
 from tests.benchmarks.paths import WAYS, Way, serve, tokens
 from tests.benchmarks.reading import CUTS, DIALECTS
+from tests.benchmarks.served import BRIEF, served
 from tests.modules import ROOT
 
 PAGE = ROOT / "docs" / "explanation" / "performance.md"
@@ -52,3 +56,17 @@ def test_the_page_shows_the_rows_that_the_commands_make() -> None:
     assert labels("bytecode-per-token", 1)[: len(WAYS)] == [(name,) for name in WAYS]
     assert labels("decoding-and-verifying", 2) == reads * 2
     assert labels("time-to-first-token", 1) == [(f"uvicorn, {parser}",) for parser in PARSERS]
+
+
+def test_readers_that_acknowledge_get_all_and_are_believed() -> None:
+    with served("logged", "httptools", "uvloop", "tests.benchmarks.logged") as port:
+        asked = Asked(port, (4, 65536))
+        load = stream(port, "/brief", 3, make=lambda load: Acknowledging("/brief", load, asked))
+    assert (load.tokens, asked.refused) == (3 * BRIEF, [])
+    assert asked.posts >= 3  # without them the streams stop behind the fourth token
+
+
+def test_what_idle_streams_cost_is_of_streams_that_stay() -> None:
+    cost = idle("guarded", streams=5, seconds=0.1, http="httptools", loop="uvloop")
+    assert cost.cpu >= 0
+    assert cost.received == 0  # no heartbeat is due yet

@@ -7,6 +7,7 @@ runs fails `test_every_block_is_run`.
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import re
 import signal
@@ -24,6 +25,7 @@ import pytest
 
 from streamguard import client
 from streamguard.core.errors import FailedStream
+from tests.adapters.logged_apps import wait_until
 from tests.adapters.servers import serving
 from tests.asking import http
 from tests.log.redis_server import redis_server
@@ -278,10 +280,13 @@ def test_a_user_who_has_all_of_its_streams_is_told_to_come_back(tmp_path: Path) 
     with served(tmp_path, "protected_app.py", **smaller) as url:
         ann, bob = {"x-user": "ann"}, {"x-user": "bob"}
         with http.stream("GET", f"{url}/story", headers=ann) as first:
-            assert any("word 0" in line for line in first.iter_lines())
-            again = http.get(f"{url}/story", headers=ann)
+            lines = first.iter_lines()  # kept: httpx closes a stream whose iterator is dropped
+            assert any("word 0" in line for line in lines)
+            with http.stream("GET", f"{url}/story", headers=ann) as again:
+                assert again.status_code == 429
+                assert json.loads(again.read())["code"] == "full"
             with http.stream("GET", f"{url}/story", headers=bob) as other:
-                assert (again.status_code, again.json()["code"], other.status_code) == (429, "full", 200)
+                assert other.status_code == 200
         assert int(again.headers["retry-after"]) in (2, 3, 4)
 
 
@@ -291,7 +296,8 @@ def test_a_guard_and_a_plain_endpoint_share_their_limits(tmp_path: Path) -> None
         assert '"status":"complete"' in http.post(f"{url}/chat", params={"text": "a b"}, headers=ann).text
         assert "all is well" in http.get(f"{url}/summary").text
         refused = {"full": 0, "waited_too_long": 0, "left": 0}
-        assert http.get(f"{url}/load").json() == {"streams": 0, "waiting": 0, "refused": refused}
+        idle = {"streams": 0, "waiting": 0, "refused": refused}
+        wait_until(lambda: http.get(f"{url}/load").json() == idle)  # a slot is free once its source is closed
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="TCP_USER_TIMEOUT is Linux's")

@@ -31,7 +31,7 @@ from streamguard.adapters.logged import FORBIDDEN, MIN_SECRET
 from streamguard.adapters.options import AnswerOptions, Options
 from streamguard.adapters.reading import NOT_HERE, ROOT, Reading, unavailable, why_not
 from streamguard.adapters.seal import ASGIApp, Message, Receive, Scope, SealMiddleware, Send, mark_guarded
-from streamguard.adapters.shutdown import DRAIN, forget
+from streamguard.adapters.shutdown import DRAIN
 from streamguard.adapters.workers import declared_workers
 from streamguard.app import Action, StreamGuard
 from streamguard.core.arguments import shown
@@ -103,9 +103,7 @@ class RootedSeal(SealMiddleware):
             message = await receive()
             if message["type"] == "lifespan.startup":
                 await _started(guard, send)
-                guard.draining.reset()
             if message["type"] == "lifespan.shutdown":
-                forget(guard.draining)
                 await guard.aclose(close_log=self._close_log)
             return message
 

@@ -101,16 +101,18 @@ async def with_slot(
     limits, drain, who = guard.admission, guard.draining, claim.principal
     place = await admitted(limits, claim.facts, request, receive, drain=drain, principal=who, prepare=read)
     claim = attrs.evolve(claim, slot=place.slot, refused=place.refused)
-    if claim.slot is None or claim.key is None or not place.waited:
+    if claim.key is None or not place.waited:
         return claim
     try:
-        claim = await _looked_up(guard, claim)  # the same request, sent again, may have had its turn first
+        # The same request, sent again, may have had its turn first: its stream is there for this one too.
+        looked = await _looked_up(guard, attrs.evolve(claim, refused=None))
     except BaseException:
         claim.let_go()
         raise
-    if not claim.starts:
-        claim.let_go()
-    return claim
+    if looked.starts:
+        return claim
+    claim.let_go()
+    return looked
 
 
 async def make_claim(guard: StreamGuard, request: Any, scope: Scope, body: Body) -> Claim:

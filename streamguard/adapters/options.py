@@ -126,7 +126,6 @@ class AnswerOptions:
             wire = attrs.evolve(wire, ids="id")
         return wire
 
-
     def granted(self, facts: RequestFacts, headers: Iterable[tuple[str, str]] = ()) -> Granted:
         """What a request is granted of the keys that it asks for. `headers` are those that the application gave: a body
         that it names a coding of is in no other."""

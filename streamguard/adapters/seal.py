@@ -26,7 +26,7 @@ from types import CellType, FrameType, FunctionType, MethodType
 from typing import Any, Final
 from weakref import WeakKeyDictionary, WeakSet
 
-from streamguard.adapters.shutdown import DRAIN, learn
+from streamguard.adapters.shutdown import DRAIN, forget, learn
 from streamguard.adapters.transport import keep_transport
 from streamguard.runtime.drain import GRACE, Draining
 
@@ -123,7 +123,7 @@ class SealMiddleware:
         if self.draining.on_sigterm:
             learn(self.draining.draining)  # at the lifespan's start, else at the first request
         if scope["type"] != "http":
-            await self.app(scope, receive, send)
+            await self.app(scope, self._of_a_life(receive) if scope["type"] == "lifespan" else receive, send)
             return
         scope.setdefault(DRAIN, self.draining.draining)
         outer: _Seal | None = scope.get(_KEY)
@@ -142,6 +142,22 @@ class SealMiddleware:
             # other goes on: a layer outside, or its time limit, may wait for it.
             if outer is not None or not seal.guarded or exc.args != _STOPPED:
                 raise
+
+
+    def _of_a_life(self, receive: Receive) -> Receive:
+        """`receive` of a lifespan: what begins takes streams, though the application was told to go before and is
+        started again in its process; what is over learns nothing more."""
+        drain = self.draining.draining
+
+        async def received() -> Message:
+            message = await receive()
+            if message["type"] == "lifespan.startup":
+                drain.reset()
+            if message["type"] == "lifespan.shutdown":
+                forget(drain)
+            return message
+
+        return received
 
 
 def part_send(send: Send) -> Send:

@@ -13,6 +13,7 @@ so that they hold across connections too.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import deque
 from typing import Final, NamedTuple
 
@@ -73,40 +74,54 @@ class Granter:
 
 
 class Sent:
-    """What was sent on one connection and not acknowledged yet. Bounded: of many cursors only some are remembered,
-    and an acknowledgement of another one says nothing."""
+    """What was sent of one stream on one connection and not acknowledged yet. Bounded: of many cursors only some are
+    remembered, and an acknowledgement of another one says nothing."""
 
-    def __init__(self) -> None:
+    def __init__(self, sid: str) -> None:
         self.acked: Cursor | None = None
-        self._waiting: deque[tuple[Cursor, float]] = deque()
+        self._sid = sid
+        # In columns, since there are hundreds of them a connection: a tuple of each would be one more object a frame
+        # for the garbage collector to go through, which costs more than all the rest.
+        self._seqs: deque[int] = deque()
+        self._offsets: deque[int] = deque()
+        self._crcs: deque[int] = deque()
+        self._times: deque[float] = deque()
+        self._end: str | None = None  # the status of the last one
         self._skip = self._step = 1
 
     def __len__(self) -> int:
-        return len(self._waiting)
+        return len(self._seqs)
 
-    def add(self, cursor: Cursor, now: float) -> None:
+    def add(self, seq: int, offset: int, crc: int, status: str | None, now: float) -> None:
         """A frame was handed to the transport, `now` in seconds."""
         self._skip -= 1
-        if self._skip and cursor.status is None:
+        if self._skip and status is None:
             return
         self._skip = self._step
-        self._waiting.append((cursor, now))
-        if len(self._waiting) > _KEPT:
-            self._waiting = deque(list(self._waiting)[1::2])
+        self._seqs.append(seq)
+        self._offsets.append(offset)
+        self._crcs.append(crc)
+        self._times.append(now)
+        self._end = status
+        if len(self._seqs) > _KEPT:
+            self._seqs, self._offsets = deque(list(self._seqs)[1::2]), deque(list(self._offsets)[1::2])
+            self._crcs, self._times = deque(list(self._crcs)[1::2]), deque(list(self._times)[1::2])
             self._step *= 2
 
     def ack(self, cursor: Cursor, now: float) -> float | None:
         """The seconds since `cursor` was sent; None if it was not, or not lately, or is no news."""
-        waiting = self._waiting
-        for sent, at in waiting:
-            if sent.seq < cursor.seq:
-                continue
-            if sent != cursor:
-                return None
-            while waiting and waiting[0][0].seq <= cursor.seq:
-                waiting.popleft()
-            if not waiting:
-                self._skip = self._step = 1
-            self.acked = cursor
-            return now - at
-        return None
+        seqs = self._seqs
+        index = bisect_left(seqs, cursor.seq)
+        if index == len(seqs):
+            return None
+        status = self._end if index == len(seqs) - 1 else None
+        if cursor != (self._sid, seqs[index], self._offsets[index], self._crcs[index], status):
+            return None
+        at = self._times[index]
+        for column in (seqs, self._offsets, self._crcs, self._times):
+            for _ in range(index + 1):
+                column.popleft()
+        if not seqs:
+            self._skip = self._step = 1
+        self.acked = cursor
+        return now - at

@@ -54,7 +54,7 @@ class Flow:
         self.rtt: float | None = None  # seconds, of the newest acknowledgement
         self.gone: Callable[[], object] = _nobody
         self._sid, self._seq, self._offset = at[:3]
-        self._sent = Sent()
+        self._sent = Sent(at.sid)
         self._noted = -math.inf
         self._limit = math.inf if limit is None else limit
         self._beats = beats
@@ -94,17 +94,21 @@ class Flow:
             self._changed.set()
         return True
 
-    async def metered(self, pages: Pages, reading: Callable[[], Awaitable[None]]) -> Pages:
+    async def metered(
+        self, pages: Pages, reading: Callable[[], Awaitable[None]], leave: Callable[[], bool] | None = None
+    ) -> Pages:
         """The same frames, each once there is credit for it; `reading` is called now and then while there is none. They
-        end early where the reader is `slow`. A terminal needs no credit."""
+        end early where the reader is `slow`, or `leave` answers True. A terminal needs no credit."""
         async with aclosing(pages):
             async for page in pages:
                 while (count := self._allowed(page)) < len(page):
+                    if leave is not None and leave():
+                        return
                     if count:
                         self._goes(page[count - 1])
                         yield page[:count]
                         page = page[count:]
-                    elif not await self._granted(reading):
+                    elif not await self._granted(reading, leave):
                         return
                 self._goes(page[-1])
                 yield page
@@ -130,11 +134,11 @@ class Flow:
         now = self._clock()
         if now - self._noted >= _SAMPLED:
             self._noted = now
-            self._sent.add(Cursor(self._sid, self._seq, self._offset, crc, status_of(last)), now)
+            self._sent.add(self._seq, self._offset, crc, status_of(last), now)
 
-    async def _granted(self, reading: Callable[[], Awaitable[None]]) -> bool:
+    async def _granted(self, reading: Callable[[], Awaitable[None]], leave: Callable[[], bool] | None) -> bool:
         """Wait for credit. False, and `slow`, where none comes in time: counted from the first beat that asked for it,
-        where there are beats."""
+        where there are beats. True also where it is to `leave`."""
         self.blocked, self._said = True, not self._beats
         until = math.inf if self._beats else self._clock() + self._limit
         try:
@@ -148,6 +152,8 @@ class Flow:
                 self._changed = anyio.Event()
                 with anyio.move_on_after(min(left, _ASIDE)):
                     await self._changed.wait()
+                if leave is not None and leave():
+                    break
                 await reading()
         finally:
             self.blocked = False

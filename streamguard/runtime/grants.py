@@ -18,7 +18,7 @@ import attrs
 from streamguard.core.credit import Grant
 from streamguard.core.cursor import Cursor
 from streamguard.core.errors import CursorError
-from streamguard.log.base import LogError, LogUnavailable, StreamLog
+from streamguard.log.base import CursorTrimmed, LogError, LogUnavailable, StreamLog
 from streamguard.runtime.background import Background
 from streamguard.runtime.readers import Reader, Readers
 
@@ -101,6 +101,8 @@ class Grants:
             await self._log.read(cursor, limit=1)
         except LogUnavailable:
             raise
+        except CursorTrimmed:  # by the log, which is no fault of who had it
+            return True
         except LogError:
             return False
         return True

@@ -484,6 +484,30 @@ def test_a_request_that_waited_reads_what_the_same_request_started_meanwhile(kin
     assert held.calls == 2
 
 
+def test_a_request_that_waited_too_long_reads_what_the_same_request_started_meanwhile() -> None:
+    gates = [Gate(), Gate()]
+    scripts = iter([Counted("t0 ", gates[0]), Counted("t0 ", gates[1], "t1 ")])
+
+    def source() -> AsyncIterator[Any]:
+        return next(scripts)()
+
+    held = Held(source, Admission(Limits(max_streams=1, max_wait=0.5)))
+    with serving(KINDS["logged yields"](held)) as server, ExitStack() as stack:
+        begun(stack, server, **OURS)
+        both = []
+        for _ in range(2):
+            both.append(stack.enter_context(reading(server, "/", idempotency_key=KEY, **OURS)))
+            wait_until(lambda: held.admission.waiting == len(both))
+        gates[0].open()
+        both[0].until(b"t0 ")
+        wait_until(lambda: held.admission.refused["waited_too_long"] == 1)
+        gates[1].open()
+        for connection in both:
+            connection.until(b"t1 ")
+        held.idle()
+    assert held.calls == 2
+
+
 def test_a_stream_without_a_reader_holds_its_slot_and_ends_first() -> None:
     gate = Gate()
     source = Counted("t0 ", gate)

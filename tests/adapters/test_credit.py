@@ -7,7 +7,9 @@ from typing import Any
 
 import pytest
 
+from streamguard.core.credit import Sent
 from streamguard.core.negotiate import parse_answer
+from streamguard.log.base import Retention
 from streamguard.log.memory import MemoryLog
 from streamguard.runtime.timing import Timing
 from tests.adapters.asgi_apps import Response, exchange
@@ -65,20 +67,20 @@ def test_without_credit_that_can_be_given_all_is_sent(asked: str | None) -> None
     headers: dict[str, Any] = SSE if asked is None else {"streamguard": asked}
     with serving(site.app) as server, reading(server, **headers) as connection:
         connection.until(b"event: end")
-        assert b"credit=" not in connection.received
+        assert b"credit=(" not in connection.received
 
 
 def test_an_answer_over_http_1_0_that_is_served_whole_waits_for_no_grant() -> None:
     with serving(Site(*TOKENS, http10="buffer").app) as server, server.connect() as connection:
         connection.request("GET", "/tokens", "1.0", **CREDIT)
         assert b"event: end" in connection.rest()
-        assert b"credit=" not in connection.received
+        assert b"credit=(" not in connection.received
 
 
 def test_without_endpoints_to_grant_at_there_is_no_credit() -> None:
     with serving(Site(*TOKENS, installed=False).app) as server, reading(server, **CREDIT) as connection:
         connection.until(b"event: end")
-        assert b"credit=" not in connection.received
+        assert b"credit=(" not in connection.received
 
 
 def test_credit_goes_on_from_where_a_connection_begins() -> None:
@@ -101,6 +103,19 @@ def test_a_reader_that_answers_no_beat_is_dropped_though_it_reads_on() -> None:
             connection.rest()
         assert connection.received.count(b": hb ") == 3
         wait_until(lambda: not len(site.guard.readers))
+
+
+def test_what_is_told_of_a_frame_that_the_log_has_trimmed_counts() -> None:
+    gate = Gate()
+    site = Site(*TOKENS[:6], gate, *["x" * 1000] * 30, retention=Retention(max_bytes=8000))
+    with serving(site.app) as server, reading(server, **CREDIT) as connection:
+        connection.until(b't3 "')
+        (reader,) = site.guard.readers
+        wait_until(lambda: reader.flow.blocked)  # type: ignore[union-attr]
+        gate.open()
+        wait_until(lambda: not len(site.guard.runs))
+        reader.flow._sent = Sent()  # type: ignore[union-attr]  # of many frames only some are remembered
+        assert tell(server, connection, ack=str(cursors(connection.received)[1]), credit=[99, 65536]).status == 204
 
 
 class Shared(MemoryLog):

@@ -13,7 +13,9 @@ from fastapi import FastAPI
 from starlette.applications import Starlette
 
 from streamguard import anyone_with_the_id
+from streamguard.adapters import shutdown
 from streamguard.adapters.endpoints import RootedSeal
+from streamguard.adapters.seal import SealMiddleware
 from streamguard.adapters.starlette import StreamGuard
 from streamguard.log.base import LogUnavailable
 from streamguard.log.memory import MemoryLog
@@ -91,6 +93,17 @@ async def test_streams_are_let_go_of_then_the_log_is_closed_then_the_application
     state = await guard.log.state(run.sid)
     assert (state.held, state.sealed, state.tail.seq) == (False, False, 1)  # it lives on, for whoever takes it over
     assert (len(guard.runs), source.closes) == (0, 1)
+
+
+async def test_an_application_under_a_seal_alone_that_is_started_again_takes_new_streams() -> None:
+    seal = SealMiddleware(Starlette())
+    for _ in range(2):
+        async with lived(seal):
+            assert seal.draining.ready
+            seal.draining.drain()
+            assert not seal.draining.ready
+            assert seal.draining.draining in shutdown._drains
+        assert seal.draining.draining not in shutdown._drains
 
 
 async def test_a_log_that_others_use_is_left_open(tmp_path: Path) -> None:

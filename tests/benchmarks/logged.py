@@ -96,7 +96,7 @@ def _application() -> Starlette:
     async def endpoint(request: Request) -> Any:
         return guard.response(request, source_of(request.scope))
 
-    app = Starlette(routes=[Route("/stream", endpoint), Route("/wait", endpoint)])
+    app = Starlette(routes=[Route(path, endpoint) for path in ("/stream", "/wait", "/brief")])
     guard.install(app, "/streams")
     return app
 

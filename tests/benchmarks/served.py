@@ -44,14 +44,15 @@ from tests.proofs.measure import ratio
 from tests.proofs.registry import Result, Run, Table, proof
 
 __all__ = [
-    "RATE", "READERS", "STACKS", "TOKENS", "Served", "answering", "memory_per_stream", "served", "served_per_token",
-    "source_of",
+    "BRIEF", "RATE", "READERS", "STACKS", "TOKENS", "Served", "allow_files", "answering", "memory_per_stream", "served",
+    "served_per_token", "source_of", "streaming_app",
 ]  # fmt: skip
 
 STACKS: Final = (("h11", "asyncio"), ("httptools", "uvloop"))
 READERS: Final = 200
 RATE: Final = 50  # tokens a second and stream
 TOKENS: Final = 400  # of one stream, as models answer
+BRIEF: Final = 6  # of one that only shows that readers read
 BEGUN: Final = 1.0  # seconds after which all streams run
 RUNNING: Final = 6.0  # seconds for which they are looked at
 PAIRS: Final = 5
@@ -69,7 +70,7 @@ MOST_MEMORY: Final = 1.25
 _turns = itertools.cycle(range(READERS))
 
 
-async def paced() -> AsyncIterator[str]:
+async def paced(tokens: int = TOKENS) -> AsyncIterator[str]:
     """A model at RATE. The streams of one run are due one after the other, evenly, whatever serves them.
 
     Left to themselves they are due as they began: in step where that is quick. Then a server wakes once for many of
@@ -78,7 +79,7 @@ async def paced() -> AsyncIterator[str]:
     loop = asyncio.get_running_loop()
     phase = next(_turns) / READERS
     due = (math.ceil(loop.time() * RATE) + phase) / RATE
-    for _ in range(TOKENS):
+    for _ in range(tokens):
         due += 1 / RATE
         await asyncio.sleep(due - loop.time())
         yield stamp()
@@ -111,7 +112,9 @@ def _numbers(scope: Any) -> float | None:
 
 
 def source_of(scope: Any) -> AsyncIterator[str]:
-    return waiting() if scope["path"] == "/wait" else paced()
+    if scope["path"] == "/wait":
+        return waiting()
+    return paced(BRIEF) if scope["path"] == "/brief" else paced()
 
 
 def answering(app: Any) -> Any:
@@ -139,18 +142,19 @@ async def _bare(scope: Any, receive: Any, send: Any) -> None:
     await send({"type": "http.response.body", "body": b"", "more_body": False})
 
 
-def _endpoint(make: Any) -> Starlette:
+def streaming_app(make: Any) -> Starlette:
+    """What `make` makes of a source, answered at each address."""
     async def endpoint(request: Any) -> Any:
         return make(source_of(request.scope))
 
-    return Starlette(routes=[Route("/stream", endpoint), Route("/wait", endpoint)])
+    return Starlette(routes=[Route(path, endpoint) for path in ("/stream", "/wait", "/brief")])
 
 
-sealed = _endpoint(GuardedResponse)
+sealed = streaming_app(GuardedResponse)
 sealed.add_middleware(SealMiddleware)
 bare = answering(_bare)
 guarded = answering(sealed)
-sse_starlette = answering(_endpoint(EventSourceResponse))
+sse_starlette = answering(streaming_app(EventSourceResponse))
 
 
 @contextmanager
@@ -202,9 +206,13 @@ class Served:
         return self._load(0.0).median
 
     def _load(self, pause: float) -> Load:
-        load = stream(self.port, "/stream", READERS, pause=pause)
+        load = self.streamed(pause)
         assert load.tokens == READERS * TOKENS, f"{load.tokens} of {READERS * TOKENS} tokens came"
         return load
+
+    def streamed(self, pause: float) -> Load:
+        """One run of all readers, to their ends."""
+        return stream(self.port, "/stream", READERS, pause=pause)
 
     @property
     def more(self) -> tuple[float, float, float]:
@@ -265,7 +273,7 @@ def _memory(way: str, http: str, loop: str) -> float:
 
 @proof(claim="An open guarded stream holds at most 1.25 times the memory of one of sse-starlette.", minutes=5)
 def memory_per_stream(run: Run) -> Result:
-    _allow_files(2 * HELD + 100)
+    allow_files(2 * HELD + 100)
     rows, shown = [], True
     for http, loop in STACKS:
         run.say(f"uvicorn with {http} and {loop}")
@@ -283,7 +291,8 @@ def memory_per_stream(run: Run) -> Result:
     return Result(shown, [Table(columns, rows)], notes, ["uvicorn", "starlette", "sse-starlette"])
 
 
-def _allow_files(count: int) -> None:
+def allow_files(count: int) -> None:
+    """Let this process, and those that it starts, have so many files open."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft < count:
         resource.setrlimit(resource.RLIMIT_NOFILE, (min(count, hard), hard))

@@ -45,6 +45,7 @@ class Sent:
         self.flow = Flow(credit, zero, limit=self.timing.write, beats=beats, clock=anyio.current_time)
         self.stage = ReplayStage(CompletionGuard(Ndjson()), zero, own_ids=True, resume="/s", flow=self.flow)
         self.log = Store()
+        self.leave: Callable[[], bool] | None = None
         self.told: list[float] = []  # when it was said that the stream is read
 
     async def run(self, *beside: Callable[[], Any]) -> None:
@@ -56,7 +57,7 @@ class Sent:
         async def reading() -> None:
             self.told.append(anyio.current_time())
 
-        pages = self.flow.metered(stored(self.log, cursor_zero(SID), nobody), reading)
+        pages = self.flow.metered(stored(self.log, cursor_zero(SID), nobody), reading, self.leave)
         source: Any = TokenSource(pages)  # type: ignore[arg-type]
         driver = DirectDriver[bytes](source, self.stage, self.wire, self.timing)
         self.flow.gone = lambda: driver.drop(Failure("gone", "no answer"))
@@ -98,6 +99,27 @@ async def test_a_frame_starts_only_while_there_is_credit(credit: tuple[int, int]
     with anyio.move_on_after(100.0):
         await served.run()
     assert served.lines == ["open", *map(str, range(1, sent + 1)), "bye"]
+
+
+@pytest.mark.parametrize("grants", [0, 100])
+async def test_a_connection_that_is_to_end_for_its_age_does_so_blocked_or_not(grants: int) -> None:
+    served = Sent(200, 2, LOTS, write=None)
+    served.leave = lambda: anyio.current_time() >= 30.0
+
+    async def trickle() -> None:
+        for number in range(grants):
+            await anyio.sleep(1.0)
+            served.flow.answered()
+            served.flow.give(Grant(3 + number, LOTS))
+
+    async def alive() -> None:
+        while True:
+            await anyio.sleep(5.0)
+            served.flow.answered()
+
+    await served.run(trickle, alive)
+    assert 30.0 <= served.ended <= 36.0
+    assert served.lines[-1] == "bye"
 
 
 async def test_a_grant_lets_exactly_so_many_more_go_and_an_older_one_changes_nothing() -> None:

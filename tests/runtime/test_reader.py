@@ -27,7 +27,7 @@ anyio_test = pytest.mark.anyio
 
 
 class Writer:
-    """Appends to a new stream, in no time. Frame n holds the text n."""
+    """Appends to a new stream, in no time. Frame n holds the text n, unless told otherwise."""
 
     def __init__(self, log: Store) -> None:
         self.log = log
@@ -39,9 +39,9 @@ class Writer:
         for _ in range(count):
             await self.text()
 
-    async def text(self) -> None:
+    async def text(self, text: str | None = None) -> None:
         at = self.encoder.cursor
-        await MemoryLog.append(self.log, self.lease, at, self.encoder.texts(str(at.seq + 1)))
+        await MemoryLog.append(self.log, self.lease, at, self.encoder.texts(text or str(at.seq + 1)))
 
     async def end(self) -> None:
         at = self.encoder.cursor

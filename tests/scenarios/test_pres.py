@@ -15,18 +15,21 @@ from starlette.routing import Route
 
 from streamguard.adapters.starlette import StreamGuard
 from streamguard.app import anyone_with_the_id
-from streamguard.core.credit import Credit
+from streamguard.core.credit import Credit, Grant
 from streamguard.core.cursor import cursor_zero
+from streamguard.core.flush import Immediate
 from streamguard.log.memory import MemoryLog
 from streamguard.runtime.buffer import Buffer
+from streamguard.runtime.direct import DirectDriver
 from streamguard.runtime.flow import Flow
 from streamguard.runtime.reader import stored
 from streamguard.runtime.runs import Detach
+from streamguard.runtime.source import TokenSource
 from streamguard.runtime.timing import Timing
 from tests.adapters.asgi_apps import exchange
 from tests.adapters.logged_apps import OURS, Site, cursors, reading, sid_of, text_of, wait_until
 from tests.adapters.servers import DEADLINE, serving
-from tests.runtime.fakes import SID
+from tests.runtime.fakes import SID, Wire, native, timing
 from tests.runtime.logs import Store
 from tests.runtime.test_reader import Writer, nobody
 from tests.runtime.virtual import BACKENDS, run
@@ -103,6 +106,82 @@ def test_behind_a_middleware_that_holds_everything_back_a_reader_has_its_credit_
         last = cursors(b"".join(held))[-1]
     assert last.seq <= 100
     assert 500 <= last.offset < 500 + len('"t999 "')
+
+
+QUICK, SLOW = 10e6, 10e3  # bytes a second that a source makes, and that its reader takes
+PIECE = 10_000
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_source_of_ten_megabytes_a_second_is_asked_for_what_its_slow_reader_took_and_its_buffer_holds(
+    backend: str,
+) -> None:
+    bound = 8 * PIECE
+    made = [0]
+
+    async def pieces() -> AsyncIterator[str]:
+        while True:
+            made[0] += PIECE
+            yield "x" * PIECE
+            await anyio.sleep(PIECE / QUICK)
+
+    async def test() -> int:
+        wire = Wire(slow=lambda number, data: len(data) / SLOW)
+        source = TokenSource(pieces(), buffer=Buffer(max_bytes=bound))
+        driver = DirectDriver[bytes](source, native(Immediate()), wire, timing(write=None))
+        with anyio.move_on_after(60.0):
+            await driver.run()
+        return len(wire.body)
+
+    taken = run(backend, test)
+    assert 0.5 * 60 * SLOW < taken <= 60 * SLOW + PIECE
+    # In the buffer at most its bound and one piece; and as much again, joined, in the write that waits.
+    assert made[0] <= taken + 2 * (bound + PIECE)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_however_quick_a_stream_grows_its_slow_reader_has_its_credit_on_its_way_and_no_more(backend: str) -> None:
+    window = 4 * PIECE
+    ahead: list[int] = []
+
+    async def test() -> tuple[int, int]:
+        log = Store()
+        writer = Writer(log)
+        await writer.begin(0)
+        zero = cursor_zero(SID)
+        flow = Flow(Credit(10**6, window, zero), zero, limit=None)
+        sent = taken = 0
+
+        async def reading() -> None:
+            pass
+
+        async def sending() -> None:
+            nonlocal sent
+            async for page in flow.metered(stored(log, zero, nobody), reading):
+                sent = page[-1].offset
+                ahead.append(sent - taken)
+
+        async def taking() -> None:
+            nonlocal taken
+            while True:
+                await anyio.sleep(PIECE / SLOW)
+                taken = min(sent, taken + PIECE)
+                flow.give(Grant(10**6, taken + window))
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(sending)
+            tasks.start_soon(taking)
+            for _ in range(500):
+                await writer.text("x" * PIECE)
+                await anyio.sleep(PIECE / QUICK)
+            await anyio.sleep(20.0)
+            tasks.cancel_scope.cancel()
+        return sent, writer.encoder.cursor.offset
+
+    sent, appended = run(backend, test)
+    assert appended >= 500 * PIECE  # the run waits for nobody
+    assert window <= sent <= 20.5 * SLOW + window + PIECE
+    assert max(ahead) <= window + PIECE + 2  # a frame starts below the limit
 
 
 @pytest.mark.parametrize("backend", BACKENDS)

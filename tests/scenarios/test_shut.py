@@ -173,6 +173,8 @@ def test_what_a_drain_ends_is_gone_on_with_by_another_process() -> None:
             second.until(b't0 "')
             old.guard.drain(grace=0)
             body = connection.rest()
+            second.rest()
+        wait_until(lambda: not len(old.guard.runs))  # nothing waits on a log of one loop when another one asks it
         assert b'"reason":"shutdown"' in body
         at = str(cursors(body)[-1])
         assert answer_of(server, "/streams", last_event_id=at, **OURS).status == 503
