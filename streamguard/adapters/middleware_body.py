@@ -9,7 +9,7 @@ the reader may leave, and the application goes on.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
 import anyio
@@ -18,7 +18,7 @@ from streamguard.adapters.middleware_judge import UNENDED
 from streamguard.adapters.seal import Message, Receive, ended_by_base
 from streamguard.core.errors import SourceFailed, StreamClosed
 from streamguard.runtime.buffer import Buffer
-from streamguard.runtime.push import PushSource
+from streamguard.runtime.shortcut import NearSource
 
 __all__ = ["AHEAD", "LATE", "AppBody", "SharedReceive", "no_body"]
 
@@ -29,6 +29,7 @@ LATE: Final = 0.25
 does so at once; it is waited for only where something else runs behind the answer."""
 
 _MAX_HELD: Final = 1024 * 1024  # bytes of a request's body that wait for an application which does not read them
+_BODY: Final = "http.response.body"
 _DISCONNECT: Final = {"type": "http.disconnect"}
 
 
@@ -125,7 +126,7 @@ class SharedReceive:
             self._turned = None
 
 
-class _Source(PushSource):
+class _Source(NearSource):
     """`opened` is set once a driver takes from it, or nobody ever will."""
 
     def __init__(self, buffer: Buffer, on_close: Callable[[], object]) -> None:
@@ -170,7 +171,29 @@ class AppBody:
 
     async def send(self, message: Message) -> None:
         """The application's `send`, once its answer has begun. Raises OSError where nobody takes it any more."""
-        if message["type"] != "http.response.body" or self.ended:
+        shortcut = self.source.shortcut
+        if shortcut is not None and message.get("more_body") and message["type"] == _BODY and not self.ended:
+            piece = message.get("body")
+            try:
+                taken = shortcut.take(piece) if piece else False
+                if taken is True:
+                    return
+                if taken is not False:
+                    await self._waiting(taken)
+                    return
+            except StreamClosed:
+                raise _left() from None
+        await self._put(message)
+
+    async def _waiting(self, taken: Awaitable[None]) -> None:
+        self._waits = True
+        try:
+            await taken
+        finally:
+            self._waits = False
+
+    async def _put(self, message: Message) -> None:
+        if message["type"] != _BODY or self.ended:
             raise RuntimeError(f"{message['type']!r} cannot follow here")
         piece, self.ended = message.get("body", b""), not message.get("more_body", False)
         try:

@@ -78,22 +78,20 @@ class Observed(_Counted):
         return message
 
     def _passed(self, message: Message) -> Awaitable[None]:  # no coroutine: it would be one more at every token
-        if message["type"] == "http.response.start":
+        if message["type"] == "http.response.body":
+            if self._judge is not None:
+                try:
+                    self._judge.feed(message.get("body", b""))
+                except Exception:
+                    logger.exception("GuardMiddleware: a stream could not be judged, and passes unjudged")
+                    self._judge = None
+                if not message.get("more_body", False):
+                    self._ended = True
+                    self._by_base = time.monotonic() if ended_by_base() else None
+        elif message["type"] == "http.response.start":
             message, kind = read_start(message)
             self._judge = None if kind is None else judge_of(kind, self._rule)
-        elif self._judge is not None and message["type"] == "http.response.body":
-            self._read(self._judge, message)
         return self._send(message)
-
-    def _read(self, judge: EventJudge | LineJudge, message: Message) -> None:
-        try:
-            judge.feed(message.get("body", b""))
-        except Exception:
-            logger.exception("GuardMiddleware: a stream could not be judged, and passes unjudged")
-            self._judge = None
-        if not message.get("more_body", False):
-            self._ended = True
-            self._by_base = time.monotonic() if ended_by_base() else None
 
     def _over(self, exc: BaseException | None) -> None:
         if self._judge is None:
@@ -201,7 +199,7 @@ class Guarded(_Counted):
     async def _over(self, exc: BaseException | None) -> None:
         """The application has returned, or raised."""
         if self._body is not None:
-            behind = self._body.source.ended
+            behind = self._body.ended and self._body.source.ended
             self._body.over(exc)
             if exc is not None and not behind:
                 return  # it is in the terminal, and in the log; or was how the application stopped when told to

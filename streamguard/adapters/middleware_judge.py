@@ -15,6 +15,7 @@ import attrs
 
 from streamguard.adapters.seal import Message
 from streamguard.core.dialect import Raw
+from streamguard.core.dialect.provider import ProviderReader
 from streamguard.core.errors import FailedStream, Failure
 from streamguard.core.items import Event
 from streamguard.core.jsontext import dumps
@@ -87,7 +88,16 @@ class EventJudge:
 
     def __init__(self, rule: Raw) -> None:
         self._verifier = StreamVerifier(dialect=rule)
-        self.feed = self._verifier.feed
+        reader = self._verifier.reader
+        assert isinstance(reader, ProviderReader)
+        self._reader = reader
+        self._stencil = reader.stencil()
+
+    def feed(self, data: bytes) -> None:
+        stencil = self._stencil
+        if stencil.cut is None or stencil.cut(data) is None:
+            self._verifier.feed(data)
+            stencil.read(data, rests=self._reader.rests and self._verifier.cursor is None)
 
     def end(self, *, clean: bool) -> Judged:
         verifier = self._verifier

@@ -130,6 +130,11 @@ class Connection(Generic[T]):
         await self._write(lambda: self._sink.send(out))
         self.wrote = self._clock()
 
+    async def go_on(self, write: Callable[[], Awaitable[None]]) -> None:
+        """The rest of a write of a part that was begun, and waits. Raises Lost."""
+        await self._write(write)
+        self.wrote = self._clock()
+
     async def end(self) -> None:
         """End the body cleanly; where that fails, or waits too long for the reader, not cleanly.
 

@@ -20,6 +20,7 @@ import attrs
 
 from streamguard.core.dialect.base import Reading
 from streamguard.core.dialect.mould import Mould
+from streamguard.core.dialect.stencil import Stencil
 from streamguard.core.errors import Failure
 from streamguard.core.items import Event
 from streamguard.core.receipt import UNREAD
@@ -77,13 +78,13 @@ class ProviderStream:
         self.overrun = False  # events came after the marker
         self.response: Mapping[str, Any] = {}  # Responses: the last response object
         self.sequence = -1  # Responses: the last sequence_number
-        self._mould = Mould()
+        self.mould = Mould()
 
     def observe(self, name: str | None, data: str) -> tuple[Seen, Reading]:
         """Take one event in; say whether it is an ordinary one, the end marker, or an error."""
         if self.ended:
             self.overrun = self.overrun or bool(data)  # one without data is a sign of life, also after the end
-        elif name is None and (text := self._mould.text(data)):
+        elif name is None and (text := self.mould.text(data)):
             return "event", Reading(UNREAD, text, {0: text})  # all else was noted with the first of its kind
         if len(data) < 16 and data.strip() == "[DONE]":
             self.ended = True
@@ -103,7 +104,7 @@ class ProviderStream:
             return "error", Reading(payload)
         seen, reading = self.observe_payload(payload)
         if name is None and reading.text and self._says_text_only(payload):
-            self._mould.learn(data, payload, "content" if self._is_chat(payload) else "text")
+            self.mould.learn(data, payload, "content" if self._is_chat(payload) else "text")
         return seen, reading
 
     def observe_payload(self, payload: Mapping[str, Any]) -> tuple[Seen, Reading]:
@@ -274,6 +275,15 @@ class ProviderReader:
     @property
     def error(self) -> Failure | None:
         return self._stream.error
+
+    def stencil(self) -> Stencil:
+        """For pieces of the stream that is read here."""
+        return Stencil(self._stream.mould)
+
+    @property
+    def rests(self) -> bool:
+        """Whether an event that says nothing but a text changes nothing here."""
+        return not callable(self._end) and not self._stream.ended
 
     def read(self, name: str | None, data: str) -> Reading | None:
         if not data:

@@ -26,6 +26,7 @@ import attrs
 from streamguard.core.cursor import looks_like_cursor
 from streamguard.core.dialect.base import Payload, summary
 from streamguard.core.dialect.provider import EndRule, ProviderReader, ProviderStream, Seen, settled
+from streamguard.core.dialect.stencil import Stencil
 from streamguard.core.errors import Failure, FieldRefused, UnsupportedItem
 from streamguard.core.frame import fits
 from streamguard.core.items import Block, Ending, Event
@@ -49,6 +50,7 @@ class RawEncoder:
         self._end: EndRule = end
         self._negotiated = negotiated
         self._seen = ProviderStream(profile)
+        self.stencil = Stencil(self._seen.mould)  # what it cuts out is an ordinary event, of which nothing is noted
         self._decoder = SseDecoder()
         self._held: tuple[Seen, Payload] | None = None
         self._after_end = False
@@ -59,15 +61,22 @@ class RawEncoder:
         raise UnsupportedItem("text", "raw", "yield events, or pieces of an SSE stream")
 
     def wire(self, piece: bytes, ending: Ending) -> list[Payload]:
+        stencil = self.stencil
+        if stencil.cut is not None and (data := stencil.cut(piece)) is not None:
+            ending.items += 1
+            return [Payload(data)]
+        stencil.cut = None  # also where the piece raises
         for event in self._decoder.feed(piece):
             ending.items += 1
             name = None if event.event == "message" else event.event
             self._made += self._event(Event(event.data, name, event.id), ending)
+        stencil.read(piece, rests=self._held is None and not self._seen.ended and not callable(self._end))
         return self._taken()
 
     def item(self, item: Block | Event | Mapping[str, Any], ending: Ending) -> list[Payload]:
         if isinstance(item, Block):
             raise UnsupportedItem("Block", "raw", "yield the provider's own event for it")
+        self.stencil.cut = None  # it may be held
         if not isinstance(item, Event):
             item = Event(dumps(item).decode())
         return self._event(item, ending)
@@ -86,6 +95,7 @@ class RawEncoder:
         return self._seen.error
 
     def closing(self, ending: Ending) -> list[Payload]:
+        self.stencil.cut = None
         return self._taken() + self._closing(ending)
 
     def _taken(self) -> list[Payload]:
