@@ -6,8 +6,7 @@
 What an answer is, its first message tells (`middleware_judge`). One that is no stream passes untouched, and so does one
 that is guarded already, one of HTTP/1.0, and every HEAD, websocket and lifespan. Server-sent events become the source
 of a guarded answer of dialect `raw` (`middleware_body`): everything that a guarded endpoint has, they have. JSON lines
-have no place for a cursor: they pass as they are, and are aborted where their end is not proven
-(`middleware_exchange`).
+have no place for a cursor: they pass as they are, and have the rest (`middleware_lines`).
 
 It is a seal too. Stand it outermost.
 """
@@ -22,12 +21,13 @@ import attrs
 from typing_extensions import Unpack
 
 from streamguard.adapters.asgi import refuse, request_facts
-from streamguard.adapters.endpoints import Endpoints, RootedSeal
+from streamguard.adapters.endpoints import Endpoints, RootedSeal, require_path
 from streamguard.adapters.logged import LoggedAnswer, make_claim
 from streamguard.adapters.middleware_body import SharedReceive, no_body
 from streamguard.adapters.middleware_exchange import Guarded, Observed, Serving
 from streamguard.adapters.middleware_report import Report
 from streamguard.adapters.options import AnswerOptions, StreamNames, StreamOptions
+from streamguard.adapters.readiness import Readiness
 from streamguard.adapters.seal import ASGIApp, Message, Receive, Scope, SealMiddleware, Send, is_exposed
 from streamguard.app import StreamGuard
 from streamguard.core.arguments import shown
@@ -35,6 +35,7 @@ from streamguard.core.dialect import Raw
 from streamguard.core.dialect.provider import EndRule
 from streamguard.core.exchange import RequestFacts, refusal
 from streamguard.core.negotiate import parse_key
+from streamguard.runtime.drain import Draining
 
 __all__ = ["GuardMiddleware", "Report"]
 
@@ -55,7 +56,8 @@ _OTHER_GUARD: Final = (
 
 class GuardMiddleware:
     """Pure ASGI. `mode`: `report` looks, `guard` guards. `guard` is a StreamGuard, in whose log streams then outlive
-    their connections; where the application has not installed it, its endpoints are served at `path`.
+    their connections; where the application has not installed it, its endpoints are served at `path`. `ready` is a path
+    that answers 200, and 503 as soon as the process is told to go.
 
     `end` and `profile` are those of `Raw`; `known`, the default, asks the provider's marker of a stream whose API is
     known, and takes the application's own end for the end of any other. `rule(scope)` answers another Raw for a
@@ -76,6 +78,7 @@ class GuardMiddleware:
         rule: Rule | None = None,
         report: Report | None = None,
         path: str = "/streams",
+        ready: str | None = None,
         grace: float | None = None,
         on_sigterm: bool = True,
         **named: Unpack[StreamNames],
@@ -84,6 +87,9 @@ class GuardMiddleware:
             raise ValueError(f"mode is 'report' or 'guard', not {mode!r}")
         if guard is not None and not isinstance(guard, StreamGuard):
             raise TypeError(f"guard is a StreamGuard, not {shown(guard)}")
+        require_path(path)
+        if ready is not None:
+            require_path(ready)
         for name in ("dialect", "flush"):
             if name in named:
                 raise TypeError(f"{name} is not the middleware's to choose: events stay as the application made them")
@@ -92,17 +98,24 @@ class GuardMiddleware:
         self.guard = guard
         self.report = Report() if report is None else report
         self.path = path
+        self._ready_at = ready
         self._rule = Raw(end, profile)
         self._rule_of = rule
         self._options = _options(guard, named)
         draining: Any = {} if grace is None else {"grace": grace}
         self._seal = SealMiddleware(self._inside, on_sigterm=on_sigterm, **draining)
         self._endpoints: Endpoints | None = None
-        self._ready = False
+        self._prepared = False
         self._told: set[str] = set()  # what was said in the log, each once
 
+    @property
+    def draining(self) -> Draining:
+        """What takes no new streams once the process goes: the guard, where there is one, else the seal's. `ready` says
+        so, and `drain()` begins it by hand."""
+        return self._seal.draining if self.guard is None or self.mode == "report" else self.guard
+
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if not self._ready:
+        if not self._prepared:
             self._prepare()
         if scope["type"] == "lifespan":
             receive = self._watched(scope, receive)
@@ -110,7 +123,7 @@ class GuardMiddleware:
 
     def _prepare(self) -> None:
         """At the first call: an application that installs the guard itself has done so by now."""
-        self._ready = True
+        self._prepared = True
         if self.mode == "report" or self.guard is None:
             return
         if self.guard.path is not None:
@@ -139,13 +152,16 @@ class GuardMiddleware:
             return
         if is_exposed(scope):
             self._tell(_NOT_OUTERMOST, "a middleware of `@app.middleware('http')` or BaseHTTPMiddleware")
+        if self._ready_at is not None and _path(scope) == self._ready_at:
+            await Readiness(self.draining)(scope, receive, send)
+            return
         rule = self._rule if self._rule_of is None else self._rule_of(scope)
         facts = request_facts(scope)
         if rule is None or facts.method == "HEAD" or facts.http_version == "1.0":
             await self.app(scope, receive, send)
         elif self.mode == "report":
             await Observed(self.report, rule, scope, receive, send).run(self.app)
-        elif self.guard is not None and _stands_at(scope, str(self.guard.path)):
+        elif self.guard is not None and f"{_path(scope)}/".startswith(f"{self.guard.path}/"):
             await (self._endpoints or self.app)(scope, receive, send)
         else:
             await self._guarded(rule, facts, SharedReceive(receive), scope, send)
@@ -208,12 +224,10 @@ def _has_key(facts: RequestFacts) -> bool:
         return True  # a key that is none: the claim says so
 
 
-def _stands_at(scope: Scope, path: str) -> bool:
-    """Whether a request is for `path`, or for what is under it, wherever the application is mounted."""
+def _path(scope: Scope) -> str:
+    """The request's, below where the application is mounted."""
     asked, root = str(scope["path"]), str(scope.get("root_path", ""))
-    if root and asked.startswith(root + "/"):
-        asked = asked[len(root) :]
-    return asked == path or asked.startswith(path + "/")
+    return asked[len(root) :] if root and asked.startswith(root + "/") else asked
 
 
 def _nothing() -> AsyncIterator[bytes]:

@@ -1,9 +1,9 @@
 """One request through the middleware, in either mode.
 
 `Observed` stands beside the answer: every message passes as it is, in the order and at the moment in which it came, and
-the judge reads along. `Guarded` decides at the first message. Server-sent events are driven by a task of their own,
-beside the application's, which is the one that the server called it in: what the application raises behind its answer
-still reaches the server, and what it raises inside one becomes the terminal. Lines pass, up to their end.
+the judge reads along. `Guarded` decides at the first message. A stream is driven by a task of its own, beside the
+application's, which is the one that the server called it in: what the application raises behind its answer still
+reaches the server, and what it raises inside one becomes the terminal.
 """
 
 from __future__ import annotations
@@ -16,11 +16,12 @@ from typing import Any
 import anyio
 import attrs
 
-from streamguard.adapters.asgi import GuardedAnswer
-from streamguard.adapters.asgi_sink import AsgiSink
-from streamguard.adapters.logged import Claim, LoggedAnswer, route_of
+from streamguard.adapters.admitting import Place, admitted
+from streamguard.adapters.asgi import GuardedAnswer, request_facts
+from streamguard.adapters.logged import FORBIDDEN, Claim, LoggedAnswer, route_of
 from streamguard.adapters.middleware_body import LATE, AppBody, SharedReceive, no_body
-from streamguard.adapters.middleware_judge import UNENDED, EventJudge, Judged, LineJudge, judge_of, read_start
+from streamguard.adapters.middleware_judge import UNENDED, EventJudge, Kind, LineJudge, judge_of, read_start
+from streamguard.adapters.middleware_lines import LinesAnswer
 from streamguard.adapters.middleware_report import Refused, Report, Verdict
 from streamguard.adapters.options import AnswerOptions, StreamOptions
 from streamguard.adapters.seal import ASGIApp, Message, Receive, Scope, Send, ended_by_base, mark_guarded
@@ -35,20 +36,20 @@ logger = logging.getLogger("streamguard")
 
 
 class _Counted:
-    """What both modes count a stream by."""
+    """A request whose stream is counted."""
 
     def __init__(self, report: Report, scope: Scope) -> None:
         self.report = report
         self.scope = scope
 
-    def count(self, mode: str, verdict: Verdict, failure: Failure | None, *, told: bool = False) -> None:
-        """Count it; and say so in the log, unless that was told."""
+    def count(self, verdict: Verdict, failure: Failure | None, *, tell: bool = False) -> None:
+        """Count it; with `tell` the log has a line for one that was refused."""
         request_id = next((value for name, value in self.scope["headers"] if name == b"x-request-id"), b"")
         endpoint = f"{self.scope['method']} {route_of(self.scope)}"
         name = request_id.decode("latin-1") or None
         self.report.add(endpoint, verdict, failure, name)
-        if verdict in ("truncated", "failed") and failure is not None and not told:
-            self.report.log(mode, Refused(endpoint, verdict, failure.code, failure.message, name))
+        if tell and verdict in ("truncated", "failed") and failure is not None:
+            self.report.log(Refused(endpoint, verdict, failure.code, failure.message, name))
 
 
 class Observed(_Counted):
@@ -103,16 +104,16 @@ class Observed(_Counted):
             return
         late = self._by_base is not None and time.monotonic() - self._by_base < LATE
         if isinstance(exc, Exception) and self._ended and late:
-            self.count("report", "failed", failure_from(exc))
+            self.count("failed", failure_from(exc), tell=True)
         elif self._ended or (judged.verdict == "complete" and judged.proved):
             # Also where the reader left behind the marker, as SDKs do.
-            self.count("report", judged.verdict, judged.failure)
+            self.count(judged.verdict, judged.failure, tell=True)
         elif self._left or isinstance(exc, OSError) or type(exc).__name__ == "ClientDisconnect":
-            self.count("report", "left", None)
+            self.count("left", None)
         elif isinstance(exc, Exception):
-            self.count("report", "failed", failure_from(exc))
+            self.count("failed", failure_from(exc), tell=True)
         else:
-            self.count("report", "truncated", judged.failure or UNENDED)
+            self.count("truncated", judged.failure or UNENDED, tell=True)
 
 
 @attrs.define
@@ -139,10 +140,6 @@ class Guarded(_Counted):
         self._tasks: Any = None
         self._error: BaseException | None = None  # what reaches the server
         self._body: AppBody | None = None
-        self._lines: LineJudge | None = None
-        self._lines_ended = False
-        self._last: Message | None = None  # the last part of lines, held until it is known what comes behind it
-        self._over_lines = anyio.Event()
         self.resumes_elsewhere = False  # the application answered with a resumable stream of its own
 
     async def run(self, app: ASGIApp) -> None:
@@ -160,7 +157,7 @@ class Guarded(_Counted):
         try:
             with self._application:
                 await app(self.scope, self._receive.application, self._passed)
-            await self._over(None)
+            self._over(None)
         except BaseException as exc:
             if isinstance(exc, anyio.get_cancelled_exc_class()):
                 if self._body is not None:
@@ -168,9 +165,9 @@ class Guarded(_Counted):
                 raise
             if not isinstance(exc, Exception):
                 self._error = exc  # not through the group, which would wrap it
-            await self._over(exc)
+            self._over(exc)
 
-    def _passed(self, message: Message) -> Awaitable[None]:
+    def _passed(self, message: Message) -> Awaitable[None]:  # no coroutine: it would be one more at every token
         return self._handle(message)
 
     async def _begin(self, message: Message) -> None:
@@ -179,50 +176,30 @@ class Guarded(_Counted):
             await self._send(message)
             return
         message, kind = read_start(message)
-        self._handle = self._send
-        if kind == "events":
-            body = AppBody(self._receive, self._application, self._tasks, self._serving.options[1].buffer)
-            self._body, self._handle = body, body.send
-            mark_guarded(self.scope)
-            self._tasks.start_soon(self._answer, body, message)
-            await body.opened()
-            return
-        if kind == "lines":
-            mark_guarded(self.scope)
-            self._lines, self._handle = LineJudge(self._serving.rule), self._line
-        else:
+        if kind is None:
+            self._handle = self._send
             self.resumes_elsewhere = any(
                 name.lower() == b"streamguard" and b"resume=" in value for name, value in message.get("headers", ())
             )
-        await self._send(message)
+            await self._send(message)
+            return
+        body = AppBody(self._receive, self._application, self._tasks, self._serving.options[1].buffer)
+        self._body, self._handle = body, body.send
+        mark_guarded(self.scope)
+        self._tasks.start_soon(self._answer, body, message, kind)
+        await body.opened()
 
-    async def _over(self, exc: BaseException | None) -> None:
+    def _over(self, exc: BaseException | None) -> None:
         """The application has returned, or raised."""
         if self._body is not None:
             behind = self._body.ended and self._body.source.ended
             self._body.over(exc)
             if exc is not None and not behind:
                 return  # it is in the terminal, and in the log; or was how the application stopped when told to
-        elif self._lines is not None and not self._lines_ended:
-            self._over_lines.set()
-            if exc is None and self._last is not None:
-                return  # whoever holds it has been told
-            if self._receive.left or isinstance(exc, OSError):
-                self.count("guard", "left", None)
-                self._error = exc
-                return
-            failure = UNENDED if exc is None else failure_from(exc)
-            if exc is not None:
-                logger.error("a stream of lines broke off", exc_info=exc)
-            rest = b"" if self._last is None else self._last.get("body", b"")
-            await self._break(Judged("truncated" if exc is None else "failed", failure), rest)
-            return
         self._error = self._error or exc
 
-    # ---- server-sent events -------------------------------------------------------------------
-
-    async def _answer(self, body: AppBody, start: Message) -> None:
-        """Drive the application's events to the reader."""
+    async def _answer(self, body: AppBody, start: Message, kind: Kind) -> None:
+        """Drive what the application sends to the reader."""
         stream, options = self._serving.options
         own = options.on_end
 
@@ -233,82 +210,44 @@ class Guarded(_Counted):
         options = attrs.evolve(options, on_end=ended, buffer=None)
         headers = [(bytes(name).decode("latin-1"), bytes(value).decode("latin-1")) for name, value in start["headers"]]
         status, guard = start["status"], self._serving.guard
+        request = None if guard is None else guard.request_of(self.scope, no_body)
         answer: GuardedAnswer | LoggedAnswer
-        if guard is None:
-            answer = GuardedAnswer(body.source, status=status, headers=headers, options=options)
-        else:
-            request = guard.request_of(self.scope, no_body)
-            answer = LoggedAnswer(
-                guard,
-                body.source,
-                status=status,
-                headers=headers,
-                request=request,
-                claim=self._serving.claim,
-                options=(stream, options),
-            )
         try:
+            if kind == "lines":
+                answer = LinesAnswer(body.source, status=status, headers=headers, options=options)
+                if guard is not None:
+                    answer.place = await self._place(guard, request)
+            elif guard is None:
+                answer = GuardedAnswer(body.source, status=status, headers=headers, options=options)
+            else:
+                answer = LoggedAnswer(
+                    guard,
+                    body.source,
+                    status=status,
+                    headers=headers,
+                    request=request,
+                    claim=self._serving.claim,
+                    options=(stream, options),
+                )
             await answer(self.scope, self._receive.driver, self._send)
         except Exception as exc:  # before the answer began: a seal that is missing, or an application that refuses
             self._error = self._error or exc
             self._application.cancel()
 
+    async def _place(self, guard: StreamGuard, request: Any) -> Place:
+        """What the guard says to lines, which are no stream of its log: who may start, and when."""
+        claim = self._serving.claim
+        known = claim is not None and claim.refused is None
+        principal = claim.principal if claim is not None and known else await guard.principal(request, "start")
+        if principal is None:
+            return Place(refused=FORBIDDEN)
+        if guard.admission is None or not guard.ready:
+            return Place()
+        facts, receive = request_facts(self.scope), self._receive.driver
+        return await admitted(guard.admission, facts, request, receive, drain=guard.draining, principal=principal)
+
     def _count_outcome(self, outcome: Outcome) -> None:
         verdict: Verdict = "complete" if outcome.status == "complete" else "failed"
         if outcome.status in ("gone", "slow", "cancelled"):
             verdict = "left"
-        self.count("guard", verdict, outcome.failure, told=True)
-
-    # ---- lines --------------------------------------------------------------------------------
-
-    async def _line(self, message: Message) -> None:
-        judge = self._lines
-        assert judge is not None
-        if message["type"] != "http.response.body" or self._last is not None:
-            raise RuntimeError(f"{message['type']!r} cannot follow here")
-        piece = message.get("body", b"")
-        judge.feed(piece)
-        if message.get("more_body", False):
-            await self._send(message)
-            return
-        self._last = message
-        if ended_by_base():
-            self._tasks.start_soon(self._end_lines_late)
-        else:
-            await self._end_lines()
-
-    async def _end_lines_late(self) -> None:
-        with anyio.move_on_after(LATE):
-            await self._over_lines.wait()
-        if not self._lines_ended:
-            await self._end_lines()
-
-    async def _end_lines(self) -> None:
-        assert self._lines is not None
-        assert self._last is not None
-        self._lines_ended = True
-        judged = self._lines.end(clean=True)
-        if judged.verdict == "complete":
-            self.count("guard", "complete", None)
-            await self._send(self._last)
-        else:
-            await self._break(judged, self._last.get("body", b""))
-
-    async def _break(self, judged: Judged, rest: bytes) -> None:
-        """Both levers: the error as a line, and no clean end behind it."""
-        self._lines_ended = True
-        assert self._lines is not None
-        self.count("guard", judged.verdict, judged.failure)
-        last = rest + self._lines.error_line(judged.failure or UNENDED)
-        sink = AsgiSink(self.scope, self._receive.driver, self._send, 200, ())
-        await sink.abort()
-        self._handle = _dropped
-        if last:
-            await sink.send(last)
-        with anyio.move_on_after(self._serving.options[1].timing.linger):
-            await sink.gone()  # a client that raises on the line hangs up at once
-        sink.kill(drop=False)
-
-
-async def _dropped(message: Message) -> None:
-    """What an application sends behind its end."""
+        self.count(verdict, outcome.failure)  # the driver told it

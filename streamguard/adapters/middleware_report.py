@@ -1,4 +1,4 @@
-"""What a middleware saw: the summary that a team reads after a week, and one log line a stream that was refused.
+"""What a middleware saw: the summary that a team reads after a week, and one log line a stream that would be refused.
 
 Everything in it is bounded, whatever paths and codes a server meets.
 """
@@ -93,12 +93,11 @@ class Report:
         codes = ", ".join([f"{code} {count}" for code, count in _largest(self.codes)])
         return f"{whole} ({one_line(codes)})"
 
-    def log(self, mode: str, refused: Refused) -> None:
-        """One line for a stream that was refused, or would have been."""
+    def log(self, refused: Refused) -> None:
+        """One line for a stream that would have been refused."""
         logger.warning(
-            "a stream of %s %s a clean end: %s: %s: %s%s",
+            "a stream of %s would be refused a clean end: %s: %s: %s%s",
             one_line(refused.endpoint),
-            "would be refused" if mode == "report" else "was refused",
             refused.verdict,
             one_line(refused.code),
             one_line(refused.message),

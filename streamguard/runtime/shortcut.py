@@ -4,8 +4,8 @@ An item that is put into a `NearSource` wakes the driver, which is another task:
 every token. So while the driver sleeps in the source, and nothing else wants the connection, an item takes the steps of
 the driver's loop (`direct`) right where it is pushed, in the task of whoever pushes it:
 
-* Only while the driver sleeps there, and nobody asked for its `attention`: so there is one write at a time, and no lock.
-  Any other item is put into the queue, and the driver takes it.
+* Only while the driver sleeps there, and nobody asked for its `attention`: so there is one write at a time, and no
+  lock. Any other item is put into the queue, and the driver takes it.
 * A write that does not wait is over before anybody else runs. One that waits is a claim on the connection, like the
   watcher's: the clock looks at it, a reader who leaves ends it, and the driver says no word before it is settled.
 * What the driver's loop would raise ends the source, and is raised in the driver when it wakes.
@@ -66,8 +66,11 @@ class Shortcut(Generic[T]):
     ) -> None:
         self._source = source
         self._hand_over = source.hand_over
-        self._push, self._send = stage.push, sink.send
-        self._line, self._watch, self._patience, self._clock = shared
+        self._push: Callable[[Item, float], T] = stage.push
+        self._send: Callable[[T], Awaitable[None]] = sink.send
+        self._line: Connection[T] = shared[0]
+        self._watch: ClockWatch[T] = shared[1]
+        self._patience, self._clock = shared[2:]
         self._ran, self._mark = turns.ran, turns.mark
         self._slice_end = self._clock() + SLICE
 

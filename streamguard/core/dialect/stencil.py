@@ -75,9 +75,13 @@ def _cutter(before: bytes, after: bytes, start: int, stop: int) -> Cut:
     at, rest, is_string = len(before), len(after), _is_string
 
     def cut(piece: bytes) -> bytes | None:
-        if piece.startswith(before) and piece.endswith(after) and (size := len(piece)) <= _LARGEST:
-            if is_string(piece, at, size - rest):
-                return piece[start:stop]
+        if (
+            piece.startswith(before)
+            and piece.endswith(after)
+            and (size := len(piece)) <= _LARGEST
+            and is_string(piece, at, size - rest)
+        ):
+            return piece[start:stop]
         return None
 
     return cut
