@@ -70,7 +70,7 @@ class RawEncoder:
             ending.items += 1
             name = None if event.event == "message" else event.event
             self._made += self._event(Event(event.data, name, event.id), ending)
-        stencil.read(piece, rests=self._held is None and not self._seen.ended and not callable(self._end))
+        stencil.read(piece, rests=self._held is None and not callable(self._end))
         return self._taken()
 
     def item(self, item: Block | Event | Mapping[str, Any], ending: Ending) -> list[Payload]:
