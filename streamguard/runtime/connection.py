@@ -51,7 +51,7 @@ class Connection(Generic[T]):
         self._visible = True
         self._taken = -float("inf")  # what the socket had taken at the last look, and since when it is no more
         self._since = self.wrote
-        self._scope: anyio.CancelScope | None = None
+        self._scope: Any = None  # a CancelScope, or what stands for one
         self._claimed: anyio.Event | None = None
 
     @contextmanager
@@ -63,6 +63,17 @@ class Connection(Generic[T]):
         finally:
             claimed.set()
             self._claimed = None
+
+    @contextmanager
+    def claim_for(self, interruption: Any) -> Iterator[None]:
+        """The same for a write that waits already: `interruption.cancel()` is to end it."""
+        with self.claim():
+            self._scope = interruption
+            try:
+                yield
+            finally:
+                self._scope = None
+                self.wrote = self._clock()
 
     async def settled(self) -> None:
         """Wait until nobody writes beside the driver."""
@@ -128,11 +139,6 @@ class Connection(Generic[T]):
     async def send(self, out: T) -> None:
         """Send a part of the body. Raises Lost."""
         await self._write(lambda: self._sink.send(out))
-        self.wrote = self._clock()
-
-    async def go_on(self, write: Callable[[], Awaitable[None]]) -> None:
-        """The rest of a write of a part that was begun, and waits. Raises Lost."""
-        await self._write(write)
         self.wrote = self._clock()
 
     async def end(self) -> None:

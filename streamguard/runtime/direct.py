@@ -34,6 +34,7 @@ from streamguard.runtime.sink import Sink, Stage
 from streamguard.runtime.source import TokenSource
 from streamguard.runtime.timing import DEFAULT_TIMING, Timing
 from streamguard.runtime.turns import SLICE, LoopTurns
+from streamguard.runtime.wakeup import running_trio
 from streamguard.runtime.watch import ClockWatch
 
 __all__ = ["DirectDriver"]
@@ -275,7 +276,9 @@ class DirectDriver(Generic[T]):
 
     def _lend(self, turns: LoopTurns[Item]) -> None:
         """Let a source that is pushed to in this loop write its items by itself, where nothing else is to be done."""
-        if isinstance(turns.source, NearSource) and not self.stage.timed and self._pressure is None:
+        if not isinstance(turns.source, NearSource) or running_trio() is not None:
+            return
+        if not self.stage.timed and self._pressure is None:
             near, shared = turns.source, (self._line, self._watch, self._patience, self._clock)
             near.shortcut = Shortcut(near, self.stage, self.sink, turns, shared)
             self._near = near

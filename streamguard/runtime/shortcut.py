@@ -9,10 +9,13 @@ the driver's loop (`direct`) right where it is pushed, in the task of whoever pu
 * A write that does not wait is over before anybody else runs. One that waits is a claim on the connection, like the
   watcher's: the clock looks at it, a reader who leaves ends it, and the driver says no word before it is settled.
 * What the driver's loop would raise ends the source, and is raised in the driver when it wakes.
+
+On asyncio only, where a task can be cancelled by itself; on trio every item goes through the queue.
 """
 
 from __future__ import annotations
 
+import asyncio
 import functools
 import types
 from collections.abc import Awaitable, Callable, Generator
@@ -34,6 +37,7 @@ __all__ = ["NearSource", "Shortcut"]
 
 T = TypeVar("T", bytes, list[Any])
 _Coroutine: Final = types.CoroutineType
+_COUNTS: Final = hasattr(asyncio.Task, "uncancel")  # Python 3.11: a task knows how often it was cancelled
 
 
 class NearSource(PushSource):
@@ -112,16 +116,19 @@ class Shortcut(Generic[T]):
 
     async def _rest(self, step: Any, waits: Any) -> None:
         """The rest of a write that waits: beside the driver, and as one of its own."""
-        watch, line = self._watch, self._line
+        watch, interruption = self._watch, _Interruption()
         watch.parked, watch.attention = None, True
         try:
-            with line.claim():
-                await line.go_on(functools.partial(_rest_of, step, waits))
-        except Lost as exc:
-            raise self._lost(exc.__cause__) from None
-        except BaseException:
+            with self._line.claim_for(interruption):
+                await _rest_of(step, waits)
+        except BaseException as exc:
+            if interruption.over() and isinstance(exc, asyncio.CancelledError):
+                raise self._lost(None) from None
+            if isinstance(exc, Exception):
+                raise self._lost(exc) from None
             self._tear()
             raise
+        interruption.over()
         if self._source.shortcut is self:  # else the driver has stopped meanwhile
             watch.parked = now = self._clock()
             self._slice_end = now + SLICE
@@ -143,6 +150,30 @@ class Shortcut(Generic[T]):
     def _over(self, failure: Exception) -> StreamClosed:
         self._source.break_off(failure)
         return StreamClosed("the stream that this source feeds is over")
+
+
+class _Interruption:
+    """Stands where a connection has the scope of a write: one cannot be entered when the write has begun, since scopes
+    that are open in there must be left first. It cancels the task, as `asyncio.timeout` does."""
+
+    deadline = float("inf")  # the clock looks at the write
+
+    def __init__(self) -> None:
+        task: Any = asyncio.current_task()
+        self._task = task
+        self._cancelled = False
+        self._before = task.cancelling() if _COUNTS else 0
+
+    def cancel(self) -> None:
+        if not self._cancelled:
+            self._cancelled = True
+            self._task.cancel()
+
+    def over(self) -> bool:
+        """Whether it was this that cancelled the task, and nothing else did."""
+        if not self._cancelled:
+            return False
+        return not _COUNTS or self._task.uncancel() <= self._before
 
 
 async def _awaited(step: Awaitable[None]) -> None:
