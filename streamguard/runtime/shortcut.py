@@ -129,7 +129,7 @@ class Shortcut(Generic[T]):
             self._tear()
             raise
         interruption.over()
-        if self._source.shortcut is self:  # else the driver has stopped meanwhile
+        if self._source.shortcut is self and self._hand_over.idle:  # else the driver goes on, or has stopped, by itself
             watch.parked = now = self._clock()
             self._slice_end = now + SLICE
             watch.attention = watch.before_parking()

@@ -174,15 +174,28 @@ async def test_behind_a_write_that_was_cancelled_nothing_follows(begun: bool) ->
 
 
 async def test_a_stream_that_is_cancelled_in_a_write_ends_behind_it() -> None:
-    pushing = Pushing("a", 1.0, "b", 9.0, "c", wire=Wire(slow=0.5))
+    wire = Wire(slow=lambda number, data: 3.0 if b'"b"' in data else 0.0, blocks=False)
+    pushing = Pushing("a", 1.0, "b", 9.0, "c", wire=wire)
 
     async def cancels() -> None:
-        await anyio.sleep(2.2)
+        await anyio.sleep(2.0)
         pushing.served.cancel()
 
     await pushing.run(cancels)
-    assert (pushing.wire.text, pushing.status, pushing.refused) == ("ab", "cancelled", ["c"])
-    assert pushing.served.outcome.ended < 9.0
+    assert (wire.text, pushing.status, pushing.refused) == ("ab", "cancelled", ["c"])
+    assert wire.times[-1] == 4.0
+
+
+async def test_what_another_task_pushes_meanwhile_waits_behind_the_write() -> None:
+    wire = Wire(slow=lambda number, data: 3.0 if b'"b"' in data else 0.0, blocks=False)
+    pushing = Pushing("a", 1.0, "b", "d", wire=wire, heartbeat=1.0)
+
+    async def pushes() -> None:
+        await anyio.sleep(2.0)
+        await pushing.push("c")
+
+    await pushing.run(pushes)
+    assert (wire.text, pushing.status) == ("abcd", "complete")
 
 
 async def test_who_never_waits_gives_the_loop_its_turns() -> None:
