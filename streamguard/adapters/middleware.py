@@ -26,7 +26,7 @@ from streamguard.adapters.logged import LoggedAnswer, make_claim
 from streamguard.adapters.middleware_body import SharedReceive, no_body
 from streamguard.adapters.middleware_exchange import Guarded, Observed, Serving
 from streamguard.adapters.middleware_report import Report
-from streamguard.adapters.options import AnswerOptions, StreamNames, StreamOptions
+from streamguard.adapters.options import AnswerOptions, Options, StreamNames, StreamOptions
 from streamguard.adapters.readiness import Readiness
 from streamguard.adapters.seal import ASGIApp, Message, Receive, Scope, SealMiddleware, Send, is_exposed
 from streamguard.app import StreamGuard
@@ -44,6 +44,7 @@ logger = logging.getLogger("streamguard")
 Rule = Callable[[Scope], "Raw | None"]
 
 _ERRORS: Final = "starlette.middleware.errors"  # stands outermost in every application of Starlette's
+_RESUMED: Final = ("timing", "wire", "compress", "window", "abort", "unsealed")  # what a later connection has, too
 _NOT_OUTERMOST: Final = (
     "GuardMiddleware is not outermost, %s stands outside of it: what that does to an answer is not guarded. Add it "
     "last, after every other add_middleware, or wrap the whole application: app = GuardMiddleware(app)"
@@ -102,6 +103,8 @@ class GuardMiddleware:
         self._rule = Raw(end, profile)
         self._rule_of = rule
         self._options = _options(guard, named)
+        resumed: Any = {name: value for name, value in named.items() if name in _RESUMED}
+        self._resumed: Options = resumed  # how the endpoints serve
         draining: Any = {} if grace is None else {"grace": grace}
         self._seal = SealMiddleware(self._inside, on_sigterm=on_sigterm, **draining)
         self._endpoints: Endpoints | None = None
@@ -129,7 +132,7 @@ class GuardMiddleware:
         if self.guard.path is not None:
             self._seal.draining = self.guard
             return
-        self._endpoints = Endpoints(self.guard, self.path, request_of=self.guard.request_of)
+        self._endpoints = Endpoints(self.guard, self.path, request_of=self.guard.request_of, **self._resumed)
         self._seal = RootedSeal(self._inside, self.guard)
 
     def _watched(self, scope: Scope, receive: Receive) -> Receive:
