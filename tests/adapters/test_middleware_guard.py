@@ -133,7 +133,7 @@ def edges(data: bytes, cuts: list[int]) -> list[bytes]:
 MIXED = b"".join([b": ping\r\n", *OWN, chunk("\u20ac\u2028"), b"retry: 5\n\n", b"data: 1\rdata: 2\r\r", *WHOLE[2:]])
 
 
-@settings(max_examples=60)
+@settings(max_examples=25)
 @given(st.lists(st.integers(0, len(MIXED)), max_size=40))
 def test_an_application_may_cut_its_events_anywhere(cuts: list[int]) -> None:
     """Also at every byte."""
