@@ -32,7 +32,6 @@ from streamguard.adapters.seal import (
     require_seal,
 )
 from streamguard.adapters.shutdown import GOING_AWAY, drain_of
-from streamguard.adapters.transport import say_who_drops
 from streamguard.core.arguments import one_line
 from streamguard.core.cursor import Cursor
 from streamguard.core.errors import Failure, SourceFailed, StreamBroken, failure_from
@@ -187,10 +186,7 @@ class GuardedAnswer:
     def _begun(self, scope: Scope, receive: Receive, send: Send, facts: RequestFacts) -> DirectDriver[bytes]:
         """The driver that serves the request, told of the cancels that came before it."""
         stage, sink, abort = self._driven(scope, receive, send, facts)
-        if self.options.timing.write is not None and scope:
-            say_who_drops(sink.reached)
-        if scope:
-            sink.keep(self.options.window)
+        sink.keep(self.options.window, self.options.timing.write)
         driver = DirectDriver(
             self.source,
             stage,

@@ -123,7 +123,7 @@ async def test_a_reader_that_leaves_ends_a_write_that_waits() -> None:
 
 async def test_a_reader_that_takes_nothing_is_dropped_in_a_write_too() -> None:
     wire = Wire(slow=lambda number, data: 50.0 if b'"b"' in data else 0.0, blocks=False)
-    pushing = await Pushing("a", 1.0, "b", "c", wire=wire, write=2.0).run()
+    pushing = await Pushing("a", 0.25, "b", "c", wire=wire, write=2.0).run()  # before the clock rests
     assert (pushing.refused, pushing.status) == (["b", "c"], "slow")
 
 
