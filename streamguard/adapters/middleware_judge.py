@@ -16,6 +16,7 @@ import attrs
 from streamguard.adapters.seal import Message
 from streamguard.core.dialect import Raw
 from streamguard.core.dialect.provider import ProviderReader
+from streamguard.core.dialect.stencil import Stencil
 from streamguard.core.errors import FailedStream, Failure
 from streamguard.core.items import Event
 from streamguard.core.jsontext import dumps
@@ -91,13 +92,15 @@ class EventJudge:
         reader = self._verifier.reader
         assert isinstance(reader, ProviderReader)
         self._reader = reader
-        self._stencil = reader.stencil()
+        self._stencil = Stencil()
 
     def feed(self, data: bytes) -> None:
         stencil = self._stencil
         if stencil.cut is None or stencil.cut(data) is None:
+            stencil.begin()
             self._verifier.feed(data)
-            stencil.read(data, rests=self._reader.rests and self._verifier.cursor is None)
+            rests = self._reader.rests and self._verifier.cursor is None
+            stencil.read(data, rests=rests, noted=self._reader.noted() if stencil.tries else None)
 
     def end(self, *, clean: bool) -> Judged:
         verifier = self._verifier

@@ -21,7 +21,7 @@ from zlib import crc32
 
 from streamguard.core.adaptive import Pressure
 from streamguard.core.arguments import shown
-from streamguard.core.cursor import Cursor
+from streamguard.core.cursor import Cursor, chain
 from streamguard.core.errors import Failure, LocalProtocolError, failure_from
 from streamguard.core.flush import FlushPolicy
 from streamguard.core.flush_stage import MAX_HELD
@@ -213,7 +213,7 @@ class Pipeline:
             if type(item) is bytes and self._straight:
                 cut = self._stencil.cut
                 if cut is not None and (data := cut(item)) is not None and len(data) <= self._most:
-                    return self._event(data)
+                    return self._event(data, self._stencil.name)
             written = self._admitted(self.stage.push(item, now))
             self._straight = self._relays
             return written
@@ -222,13 +222,16 @@ class Pipeline:
             self._clean = self._straight = False  # what the item left behind goes first, should the caller go on
             raise
 
-    def _event(self, data: bytes) -> bytes:
+    def _event(self, data: bytes, name: str | None) -> bytes:
         """An event of `raw` that was cut out of its piece: as the stages do, without the calls."""
         encoder, guard = self.encoder, self.guard
         seq, offset, crc, _ = last = encoder.last
-        encoder.last = fields = (seq + 1, offset + len(data), crc32(b"\n\n%b\n" % data, crc), data)
+        crc = crc32(b"\n\n%b\n" % data, crc) if name is None else chain(crc, name, None, data)
+        encoder.last = fields = (seq + 1, offset + len(data), crc, data)
         self._source.items += 1
         try:
+            if name is not None:
+                return guard.admit(Frame(*fields, name))
             if guard.last is not last or guard.state != "open":
                 return guard.admit_text(fields)
             written = guard.encoder.text(fields)

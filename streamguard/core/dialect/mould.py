@@ -26,29 +26,27 @@ _LARGEST: Final = 2048  # characters; learning parses the chunk again, once for 
 
 
 class Mould:
-    """Reads the text of chunks of one form. `text` is the hot path, `learn` is given what it could not read. `before`
-    is the chunk up to its text, the opening quote included, and None before a form is known; `after` what follows the
-    closing one."""
+    """Reads the text of chunks of one form. `text` is the hot path, `learn` is given what it could not read."""
 
     def __init__(self) -> None:
-        self.before: str | None = None
-        self.after = ""
+        self._before: str | None = None
+        self._after = ""
         self._tries = _TRIES
 
     def text(self, data: str) -> str | None:
         """The text of choice 0 if `data` is the learned chunk with another text, else None."""
-        before = self.before
+        before = self._before
         if before is None or not data.startswith(before):
             return None
         try:
             text, end = scan_string(data, len(before))
         except ValueError:
             return None
-        return text if data[end:] == self.after else None
+        return text if data[end:] == self._after else None
 
     def learn(self, data: str, payload: Mapping[str, Any], key: str) -> None:
         """Take the form of a chunk of one choice that holds its text under `key`; `payload` is `data` parsed."""
-        self.before = None
+        self._before = None
         if self._tries == 0 or len(data) > _LARGEST:
             return
         self._tries -= 1
@@ -60,7 +58,7 @@ class Mould:
                 continue
             other = json.loads(before + json.dumps(text + "x")[1:] + data[end:])
             if _holder(other, key)[key] != text:
-                self.before, self.after = before, data[end:]
+                self._before, self._after = before, data[end:]
                 return
 
 

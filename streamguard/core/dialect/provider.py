@@ -20,7 +20,6 @@ import attrs
 
 from streamguard.core.dialect.base import Reading
 from streamguard.core.dialect.mould import Mould
-from streamguard.core.dialect.stencil import Stencil
 from streamguard.core.errors import Failure
 from streamguard.core.items import Event
 from streamguard.core.receipt import UNREAD
@@ -78,13 +77,13 @@ class ProviderStream:
         self.overrun = False  # events came after the marker
         self.response: Mapping[str, Any] = {}  # Responses: the last response object
         self.sequence = -1  # Responses: the last sequence_number
-        self.mould = Mould()
+        self._mould = Mould()
 
     def observe(self, name: str | None, data: str) -> tuple[Seen, Reading]:
         """Take one event in; say whether it is an ordinary one, the end marker, or an error."""
         if self.ended:
             self.overrun = self.overrun or bool(data)  # one without data is a sign of life, also after the end
-        elif name is None and (text := self.mould.text(data)):
+        elif name is None and (text := self._mould.text(data)):
             return "event", Reading(UNREAD, text, {0: text})  # all else was noted with the first of its kind
         if len(data) < 16 and data.strip() == "[DONE]":
             self.ended = True
@@ -104,7 +103,7 @@ class ProviderStream:
             return "error", Reading(payload)
         seen, reading = self.observe_payload(payload)
         if name is None and reading.text and self._says_text_only(payload):
-            self.mould.learn(data, payload, "content" if self._is_chat(payload) else "text")
+            self._mould.learn(data, payload, "content" if self._is_chat(payload) else "text")
         return seen, reading
 
     def observe_payload(self, payload: Mapping[str, Any]) -> tuple[Seen, Reading]:
@@ -118,6 +117,12 @@ class ProviderStream:
         if kind in _ANTHROPIC:
             return self._anthropic(kind, payload)
         return "event", Reading(payload)
+
+    def noted(self) -> object:
+        """All that is noted, to be compared with what was at another time."""
+        reasons, error = tuple(self.reasons.items()), self.error
+        known = (self.api, self.sure, len(self.begun), reasons, self.usage, error, self.ended, self.overrun)
+        return (*known, self.sequence, self.response)
 
     def judge(self) -> Failure | None:
         """None if the stream is complete by its provider's rule, else why it is not."""
@@ -276,14 +281,14 @@ class ProviderReader:
     def error(self) -> Failure | None:
         return self._stream.error
 
-    def stencil(self) -> Stencil:
-        """For pieces of the stream that is read here."""
-        return Stencil(self._stream.mould)
-
     @property
     def rests(self) -> bool:
-        """Whether an event that says nothing but a text changes nothing here."""
+        """Whether an event of which nothing is noted changes nothing here."""
         return not callable(self._end) and not self._stream.ended
+
+    def noted(self) -> object:
+        """All that is noted of the stream, to be compared."""
+        return self._stream.noted()
 
     def read(self, name: str | None, data: str) -> Reading | None:
         if not data:

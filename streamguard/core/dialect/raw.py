@@ -50,7 +50,7 @@ class RawEncoder:
         self._end: EndRule = end
         self._negotiated = negotiated
         self._seen = ProviderStream(profile)
-        self.stencil = Stencil(self._seen.mould)  # what it cuts out is an ordinary event, of which nothing is noted
+        self.stencil = Stencil()  # what it cuts out is an ordinary event, of which nothing is noted
         self._decoder = SseDecoder()
         self._held: tuple[Seen, Payload] | None = None
         self._after_end = False
@@ -64,19 +64,20 @@ class RawEncoder:
         stencil = self.stencil
         if stencil.cut is not None and (data := stencil.cut(piece)) is not None:
             ending.items += 1
-            return [Payload(data)]
-        stencil.cut = None  # also where the piece raises
+            return [Payload(data, stencil.name)]
+        stencil.begin()
         for event in self._decoder.feed(piece):
             ending.items += 1
             name = None if event.event == "message" else event.event
             self._made += self._event(Event(event.data, name, event.id), ending)
-        stencil.read(piece, rests=self._held is None and not callable(self._end))
+        noted = self._seen.noted() if stencil.tries else None
+        stencil.read(piece, rests=self._held is None and not callable(self._end), noted=noted)
         return self._taken()
 
     def item(self, item: Block | Event | Mapping[str, Any], ending: Ending) -> list[Payload]:
         if isinstance(item, Block):
             raise UnsupportedItem("Block", "raw", "yield the provider's own event for it")
-        self.stencil.cut = None  # it may be held
+        self.stencil.reset()  # it may be held
         if not isinstance(item, Event):
             item = Event(dumps(item).decode())
         return self._event(item, ending)
@@ -95,7 +96,7 @@ class RawEncoder:
         return self._seen.error
 
     def closing(self, ending: Ending) -> list[Payload]:
-        self.stencil.cut = None
+        self.stencil.reset()
         return self._taken() + self._closing(ending)
 
     def _taken(self) -> list[Payload]:

@@ -1,22 +1,24 @@
 """Pieces of a serialised stream that are one event each, and like an earlier one but for its text.
 
-That is how nearly every application sends what it relays: an event a piece, from its `data:` to its blank line. To
+That is how nearly every application sends what it relays: an event a piece, from its first field to its blank line. To
 decode such a piece, line by line, and then to parse what it says costs more than all else that is done with it. A
-`Stencil` lays the form that a `Mould` has learned over the bytes of the piece: where all but the text is the same, and
-the text is a JSON string in well-formed UTF-8, the piece says nothing but that text. What is cut out is the event's
-data, to the byte what the long way makes of it.
+`Stencil` is cut from a piece that was read the long way, and laid over those that follow: where all but one string is
+the same, and that is a JSON string in well-formed UTF-8, the piece says no more than the first did. What is cut out is
+the event's data, to the byte what the long way makes of it.
 
-Whoever reads the stream reads every other piece the long way, and then says what it was (`read`): a form holds only
-where a piece begins a new event, and where a text like those before it changes nothing that is kept of the stream.
+The string is the value of a key that holds text in all APIs that are known (`_KEYS`), of which nothing is noted. That
+nothing else was noted of the event either, whoever reads the stream says (`read`): a stencil is cut from an event only
+that left all as it was, and is good only where a piece begins a new event.
 """
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable
 from typing import Final
 
-from streamguard.core.dialect.mould import Mould
+from streamguard.core.dialect.base import scan_string
 
 __all__ = ["Stencil"]
 
@@ -28,7 +30,9 @@ _WIDE: Final = (
     rb"|\xf0[\x90-\xbf][\x80-\xbf]{2}|[\xf1-\xf3][\x80-\xbf]{3}|\xf4[\x80-\x8f][\x80-\xbf]{2}"
 )
 _is_string: Final = re.compile(_PLAIN + rb"(?:(?:" + _ESCAPE + rb"|" + _WIDE + rb")" + _PLAIN + rb")*").fullmatch
-_EVENT: Final = re.compile(rb"(data: ?)([^\r\n]*)(\n\n|\r\n\r\n)")
+_EVENT: Final = re.compile(rb"(?:event: ?([^\r\n]*)\r?\n)?(data: ?)([^\r\n]*)(\n\n|\r\n\r\n)")
+_KEYS: Final = re.compile(r'"(?:content|text|delta|token|thinking|reasoning_content|arguments|partial_json)"\s*:\s*"')
+_TRIES: Final = 16  # a stream that fits no stencil after so many has events that all differ
 _EDGES: Final = (b"\n\n", b"\r\n\r\n")
 _LARGEST: Final = 64 * 1024  # bytes of a piece; a larger one is worth the long way
 
@@ -36,39 +40,57 @@ Cut = Callable[[bytes], "bytes | None"]
 
 
 class Stencil:
-    """`cut` answers the data of a piece that is of the form, and None for any other; it is itself None where the next
-    piece is to be read the long way."""
+    """`cut` answers the data of a piece that fits, and None for any other; it is itself None where the next piece is to
+    be read the long way. `name` is the event's."""
 
-    def __init__(self, mould: Mould) -> None:
+    def __init__(self) -> None:
         self.cut: Cut | None = None
-        self._mould = mould
-        self._form: str | None = None  # the mould's, of which the next was made
-        self._learned: Cut | None = None
+        self.name: str | None = None
+        self.tries = _TRIES
+        self._known: Cut | None = None
+        self._noted: object = None
+        self._edge = False  # whether the last piece that was read the long way ended with its event
+        self._whole = False  # and the one before it, so that this one was an event by itself
 
-    def read(self, piece: bytes, *, rests: bool) -> None:
-        """`piece` was read the long way. `rests`: whether a text that is all that an event says changes nothing."""
-        form = self._mould.before
-        if form is None or not rests or not piece.endswith(_EDGES):
-            self.cut = None
+    def reset(self) -> None:
+        """The next piece is to be read the long way."""
+        self.cut = None
+
+    def begin(self) -> None:
+        """A piece is about to be read the long way, which may raise."""
+        self.reset()
+        self._whole, self._edge = self._edge, False
+
+    def read(self, piece: bytes, *, rests: bool, noted: object) -> None:
+        """The piece was read. `rests`: whether an event of which nothing is noted changes nothing; `noted`:
+        all that was noted of the stream, not asked for where there are no `tries` left."""
+        quiet, self._noted = noted == self._noted, noted
+        self._edge = piece.endswith(_EDGES)
+        if not rests or not self._edge:
             return
-        if form is not self._form:
-            self._learned = self._learn(piece, form)
-            self._form = None if self._learned is None else form
-        self.cut = self._learned
+        if quiet and self._whole and self.tries:
+            self._learn(piece)
+        self.cut = self._known
 
-    def _learn(self, piece: bytes, form: str) -> Cut | None:
+    def _learn(self, piece: bytes) -> None:
         match = _EVENT.fullmatch(piece)
         if match is None:
-            return None
-        field, data, edge = match.groups()
+            return
+        self.tries -= 1
         try:
-            text = data.decode()
-        except UnicodeDecodeError:
-            return None
-        if self._mould.text(text) is None:
-            return None
-        after = b'"' + self._mould.after.encode() + edge
-        return _cutter(field + text[: len(form)].encode(), after, len(field), -len(edge))
+            data = match[3].decode()
+            is_object = isinstance(json.loads(data), dict)
+            name = (match[1] or b"").decode()
+        except (ValueError, RecursionError):
+            return
+        key = _KEYS.search(data)
+        if key is None or not is_object:
+            return
+        _, end = scan_string(data, key.end())
+        before = piece[: match.start(3)] + data[: key.end()].encode()
+        after = data[end - 1 :].encode() + match[4]
+        self._known = _cutter(before, after, match.start(3), -len(match[4]))
+        self.name = name if name not in ("", "message") else None
 
 
 def _cutter(before: bytes, after: bytes, start: int, stop: int) -> Cut:

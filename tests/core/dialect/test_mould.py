@@ -72,9 +72,9 @@ def test_nothing_is_read_before_a_chunk_was_learned() -> None:
 )
 def test_the_text_is_found_among_look_alikes(data: str) -> None:
     mould = learned(data)
-    at = mould.before
+    at = mould._before
     assert at is not None
-    other = at + 'b"' + mould.after
+    other = at + 'b"' + mould._after
     assert json.loads(other)["choices"][0]["delta"]["content"] == "b"
     expected = json.loads(data)
     expected["choices"][0]["delta"]["content"] = "b"
@@ -120,7 +120,7 @@ JSON_TEXT = st.one_of(st.text(), st.sampled_from(['"content":"', '","content":"'
 @given(st.lists(st.tuples(JSON_TEXT, JSON_TEXT, st.sampled_from(["content", "text", "x"])), max_size=6), st.booleans())
 def test_a_stream_read_with_a_mould_says_what_it_says_without(events: list[tuple[str, str, str]], ascii: bool) -> None:
     with_mould, without = ProviderStream(), ProviderStream()
-    without.mould.learn = lambda *_: None  # type: ignore[method-assign]
+    without._mould.learn = lambda *_: None  # type: ignore[method-assign]
     for text, other, key in [event for event in events for _ in range(2)]:
         data = json.dumps(chat(text, **{key: other}), ensure_ascii=ascii)
         seen, reading = with_mould.observe(None, data)
@@ -147,13 +147,13 @@ def test_a_chunk_that_says_more_than_its_text_is_never_learned(fields: dict[str,
     stream = ProviderStream()
     for _ in range(3):
         stream.observe(None, json.dumps(chat("a", **fields)))
-    assert stream.mould.before is None
+    assert stream._mould._before is None
     stream.observe(None, json.dumps(chat("a")).replace("null", '"stop"'))
-    assert stream.mould.before is None
+    assert stream._mould._before is None
     two = {"choices": [chat("a")["choices"][0], {"index": 1, "delta": {"content": "b"}}]}
     stream.observe(None, json.dumps(two))
-    assert stream.mould.before is None
+    assert stream._mould._before is None
     stream.observe("named", json.dumps(chat("a")))
-    assert stream.mould.before is None
+    assert stream._mould._before is None
     stream.observe(None, json.dumps(chat("a")))
-    assert stream.mould.before is not None
+    assert stream._mould._before is not None

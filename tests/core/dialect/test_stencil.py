@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from typing import Any
 
@@ -10,7 +11,6 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from streamguard.core.dialect import Raw
-from streamguard.core.dialect.mould import Mould
 from streamguard.core.dialect.provider import ProviderReader
 from streamguard.core.dialect.raw import RawEncoder
 from streamguard.core.dialect.stencil import Stencil
@@ -31,6 +31,8 @@ def chunk(text: str, ascii: bool = True, **more: Any) -> str:
 
 STOP = json.dumps({"choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]})
 FIRST = f"data: {chunk('a')}\n\n".encode()
+ERROR = b'data: {"error": {"text": "%b"}}\n\n'
+NAMED = b'event: d\ndata: {"type": "content_block_delta", "delta": {"text": "%b"}}\n\n'
 INSIDE = chunk("|").encode().split(b"|")
 
 
@@ -63,6 +65,15 @@ PIECES = st.one_of(
             b": ping\n\n",
             b": ping\n",
             b"data: [DONE]\n\n",
+            b'event: d\ndata: {"type": "content_block_delta", "delta": {"text": "a"}}\n\n',
+            b'event: d\ndata: {"type": "content_block_delta", "delta": {"text": "b"}}\n\n',
+            b'event: d\ndata: {"type": "content_block_delta", "delta": {"text": "c"}}\n\n',
+            b'event: message\ndata: {"token": "a"}\n\n',
+            b'event: message\ndata: {"token": "b"}\n\n',
+            b'data: {"error": {"text": "a"}}\n\n',
+            b'data: {"error": {"text": ""}}\n\n',
+            b'data: {"type": "response.x", "sequence_number": 1, "delta": "a"}\n\n',
+            b'data: {"type": "message_delta", "delta": {"stop_reason": "x", "text": ""}}\n\n',
             b'data: {"error": {"message": "no"}}\n\n',
             b"data: " + b"\0" + b"\n\n",
             b"",
@@ -89,9 +100,11 @@ def relayed(pieces: list[bytes], wire: Any, stencil: bool) -> tuple[list[bytes],
 
 @settings(max_examples=60)
 @given(st.lists(PIECES, max_size=8), st.sampled_from([Sse(), Ndjson(), Binary()]))
+@example([NAMED % b"a", NAMED % b"b", NAMED % b"c", NAMED % b"", FIRST], Sse())
+@example([b": x", ERROR % b"a", ERROR % b"b"], Sse())  # the first is the rest of a comment
 @example([FIRST + b"data: \0\n\n", likely(b"b")], Sse())  # refused, with a good event before it
 def test_a_stream_with_a_stencil_is_written_as_without(pieces: list[bytes], wire: Any) -> None:
-    pieces = [FIRST, *pieces]
+    pieces = [FIRST, FIRST, *pieces]
     assert relayed(pieces, wire, stencil=True) == relayed(pieces, wire, stencil=False)
 
 
@@ -103,7 +116,7 @@ def test_frames_for_a_log_are_the_same(pieces: list[bytes]) -> None:
         if not stencil:
             encoder.dialect.stencil.read = lambda *_, **__: None  # type: ignore[attr-defined]
         stage, frames = FrameStage(Immediate(), encoder), list[Any]()
-        for piece in [FIRST, *pieces]:
+        for piece in [FIRST, FIRST, *pieces]:
             try:
                 frames += stage.push(piece, 0.0)
             except Exception as exc:
@@ -113,12 +126,16 @@ def test_frames_for_a_log_are_the_same(pieces: list[bytes]) -> None:
     assert made(True) == made(False)
 
 
-def learned(piece: bytes = FIRST, data: str | None = None) -> Stencil:
-    mould = Mould()
-    text = data or piece.removeprefix(b"data: ").decode().strip()
-    mould.learn(text, json.loads(text), "content")
-    stencil = Stencil(mould)
-    stencil.read(piece, rests=True)
+def reads(stencil: Stencil, piece: bytes, rests: bool = True, noted: object = 1) -> None:
+    stencil.begin()
+    stencil.read(piece, rests=rests, noted=noted)
+
+
+def learned(piece: bytes = FIRST) -> Stencil:
+    """Of the first piece something may be noted, and it may begin anywhere."""
+    stencil = Stencil()
+    reads(stencil, b": hello\n\n")
+    reads(stencil, piece)
     return stencil
 
 
@@ -147,21 +164,66 @@ def test_a_large_piece_is_left_to_the_long_way() -> None:
 
 @pytest.mark.parametrize(
     "piece",
-    [FIRST + FIRST, FIRST[:-1], likely(b"\xff"), f"data: {STOP}\n\n".encode(), b": ping\n\n", b"id: 1\n" + FIRST],
-    ids=["two", "cut", "no text", "another", "a comment", "with an id"],
+    [
+        FIRST + FIRST,
+        FIRST[:-1],
+        likely(b"\xff"),
+        f"data: {STOP}\n\n".encode(),
+        b": ping\n\n",
+        b"id: 1\n" + FIRST,
+        b'data: ["text", "a"]\n\n',
+        b'data: "text": "a"\n\n',
+        b"data: [DONE]\n\n",
+        b"event: \xff\n" + FIRST,
+    ],
+    ids=["two", "cut", "no text", "no key", "a comment", "with an id", "a list", "torn", "a marker", "no name"],
 )
 def test_nothing_is_learned_of_a_piece_that_is_not_one_event_of_the_form(piece: bytes) -> None:
-    assert learned(piece, chunk("a")).cut is None
+    assert learned(piece).cut is None
 
 
 def test_behind_a_piece_that_ends_inside_an_event_the_next_is_read_the_long_way() -> None:
     stencil = learned()
-    stencil.read(b": ping\n", rests=True)
+    reads(stencil, b": ping\n", True, 1)
     assert stencil.cut is None
-    stencil.read(b": ping\n\n", rests=True)
+    reads(stencil, b": ping\n\n", True, 1)
     assert stencil.cut is not None
-    stencil.read(b"data: [DONE]\n\n", rests=False)
+    reads(stencil, b"data: [DONE]\n\n", False, 1)
     assert stencil.cut is None
+
+
+def test_nothing_is_learned_of_an_event_of_which_something_was_noted() -> None:
+    stencil = Stencil()
+    for noted in range(3):
+        reads(stencil, FIRST, True, noted)
+        assert stencil.cut is None
+    reads(stencil, FIRST, True, 2)
+    assert stencil.cut is not None
+
+
+def test_a_stream_of_events_that_all_differ_is_looked_into_no_further() -> None:
+    stencil = Stencil()
+    for number in range(40):
+        reads(stencil, f"data: {chunk('a', n=number)}\n\n".encode(), True, 1)
+    assert (stencil.tries, stencil.cut is None) == (0, False)
+
+
+@pytest.mark.parametrize(
+    ("piece", "name"),
+    [
+        ('event: delta\ndata: {"type":"content_block_delta","delta":{"text":"%s"}}\n\n', "delta"),
+        ('event: message\ndata: {"token":"%s"}\n\n', None),
+        ('event:x\r\ndata:{"delta":"%s","n":[1,{"text":"b"}]}\r\n\r\n', "x"),
+    ],
+    ids=["named", "message", "CRLF"],
+)
+def test_a_named_event_of_any_api_has_its_stencil(piece: str, name: str | None) -> None:
+    stencil = learned((piece % "a").encode())
+    assert stencil.name == name
+    assert stencil.cut is not None
+    found = stencil.cut((piece % "another").encode())
+    assert found is not None
+    assert "another" in json.loads(found).get("delta", json.loads(found)).__str__()
 
 
 def test_a_rule_of_ones_own_is_shown_every_event() -> None:
@@ -181,23 +243,26 @@ def test_a_rule_of_ones_own_is_shown_every_event() -> None:
 def test_an_item_between_two_pieces_is_not_overtaken() -> None:
     encoder = FramedEncoder(Raw(), sid=SID)
     encoder.wire(FIRST)
+    encoder.wire(FIRST)
     assert encoder.item(Event("[DONE]")) == []
     assert [frame.data for frame in encoder.wire(FIRST)] == [b"[DONE]", chunk("a").encode()]
 
 
-def test_a_reader_has_a_stencil_for_what_it_reads() -> None:
+def test_a_reader_says_what_it_has_noted_and_that_its_end_is_not_rest() -> None:
     reader = ProviderReader()
-    stencil = reader.stencil()
-    reader.read(None, chunk("a"))
-    stencil.read(FIRST, rests=reader.rests)
-    assert stencil.cut is not None
-    reader.read(None, "[DONE]")
+    seen = [reader.noted()]
+    for data in (chunk("a"), chunk("b"), STOP, "[DONE]"):
+        assert reader.rests
+        reader.read(None, data)
+        seen.append(reader.noted())
+    assert [before == after for before, after in itertools.pairwise(seen)] == [False, True, False, False]
     assert not reader.rests
 
 
 def pipeline(**limits: int) -> Pipeline:
     made = Pipeline(Immediate(), FramedEncoder(Raw(), sid=SID, **limits), CompletionGuard(Sse()))
     made.open()
+    made.push(FIRST, 0.0)
     return made
 
 
@@ -207,7 +272,7 @@ def test_what_is_above_the_limit_of_an_item_is_refused_however_it_is_read() -> N
     with pytest.raises(ItemTooLarge):
         made.push(likely(b"a" * 100), 0.0)
     made.push(FIRST, 0.0)
-    assert made.cursor.seq == 2
+    assert made.cursor.seq == 3
 
 
 def test_what_was_made_before_an_item_that_is_refused_leaves_before_the_next() -> None:
