@@ -123,6 +123,7 @@ def test_a_cut_answer_of_the_readmes_surviving_endpoint_goes_on(tmp_path: Path) 
                 if "word-2" in text:
                     break
         rest = http.get(f"{url}/streams", headers={**headers, "last-event-id": last}).text
+        assert http.get(f"{url}/ready").status_code == 200
         stranger = http.get(f"{url}/streams", headers={**headers, "x-user": "bob", "last-event-id": last})
     text += "".join(re.findall(r'^data: "(.*)"$', rest, re.MULTILINE))
     assert (text, stranger.status_code) == ("".join(f"{word} " for word in words), 404)
@@ -371,6 +372,7 @@ def test_what_streams_already_outlives_its_connection_as_the_page_says(tmp_path:
                 if "word-2" in data:
                     break
         rest = http.get(f"{url}/streams", headers={**headers, "last-event-id": last}).text
+        assert http.get(f"{url}/ready").status_code == 200
     found = re.findall(r"^data: (word-\d+)$", data + rest, re.MULTILINE)
     assert found == [f"word-{number}" for number in range(20)]
 

@@ -16,7 +16,7 @@ from streamguard.core.dialect.raw import RawEncoder
 from streamguard.core.dialect.stencil import Stencil
 from streamguard.core.errors import ItemTooLarge, LocalProtocolError, failure_from
 from streamguard.core.flush import Immediate
-from streamguard.core.framing import FramedEncoder
+from streamguard.core.framing import MAX_BLOCK, FramedEncoder
 from streamguard.core.guard import CompletionGuard
 from streamguard.core.items import Event
 from streamguard.core.pipeline import FrameStage, Pipeline
@@ -259,8 +259,8 @@ def test_a_reader_says_what_it_has_noted_and_that_its_end_is_not_rest() -> None:
     assert not reader.rests
 
 
-def pipeline(**limits: int) -> Pipeline:
-    made = Pipeline(Immediate(), FramedEncoder(Raw(), sid=SID, **limits), CompletionGuard(Sse()))
+def pipeline(max_block: int = MAX_BLOCK) -> Pipeline:
+    made = Pipeline(Immediate(), FramedEncoder(Raw(), sid=SID, max_block=max_block), CompletionGuard(Sse()))
     made.open()
     made.push(FIRST, 0.0)
     return made
