@@ -123,7 +123,6 @@ def test_a_cut_answer_of_the_readmes_surviving_endpoint_goes_on(tmp_path: Path) 
                 if "word-2" in text:
                     break
         rest = http.get(f"{url}/streams", headers={**headers, "last-event-id": last}).text
-        assert http.get(f"{url}/ready").status_code == 200
         stranger = http.get(f"{url}/streams", headers={**headers, "x-user": "bob", "last-event-id": last})
     text += "".join(re.findall(r'^data: "(.*)"$', rest, re.MULTILINE))
     assert (text, stranger.status_code) == ("".join(f"{word} " for word in words), 404)

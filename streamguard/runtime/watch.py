@@ -111,10 +111,13 @@ class ClockWatch(Generic[T]):
             now = self._clock()
             if now < self.armed:
                 continue
-            woken, due = now, self._next_due(now)
+            # A rest ends by the clock where nothing has changed since.
+            woken, due = now, self.armed if self._resting else self._next_due(now)
             over = self._end.why is not None or self._end.begun
             # Also where it is to end for another reason: in a write it would not, before its reader takes that.
-            if self._looks and self._line.stuck(now, self._stage.sent, writing=self.parked is None):
+            if self._resting:
+                self._line.look_from(now)
+            elif self._looks and self._line.stuck(now, self._stage.sent, writing=self.parked is None):
                 self._line.give_up()
                 self.stop_now(lost(self._line))
                 continue
