@@ -43,7 +43,7 @@ LAYERS = {
 CORE_LAYERS = (
     ("arguments", "errors", "items", "cursor", "states", "jsontext", "frame", "receipt", "negotiate", "compress"),
     ("wire", "dialect"),
-    ("flush", "adaptive", "flush_stage", "framing", "guard"),
+    ("flush", "adaptive", "flush_stage", "item_stage", "framing", "guard"),
     ("exchange", "check", "terminal", "rejoin", "credit", "window"),
     ("pipeline", "verify"),
 )

@@ -52,7 +52,7 @@ RUN = {
     "granting_app.py", "granting_reader.py", "windowed_app.py",
     "converted_app.py", "events_app.py", "limited_reading.py", "resuming.py", "restarted.py",
     "deployed_app.py", "draining_app.py", "logged_app.py", "loaded_policy.py",
-    "model_server_app.py",
+    "model_server_app.py", "looking_app.py", "ruled_app.py", "outliving_app.py",
 }  # fmt: skip
 
 
@@ -334,6 +334,47 @@ def _established(port: int) -> int:
     """Connections of a local port that its side holds open."""
     rows = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
     return sum(row[1].endswith(f":{port:04X}") and row[3] == "01" for row in rows)
+
+
+def test_the_middleware_looks_and_then_guards_as_the_page_says(tmp_path: Path) -> None:
+    with served(tmp_path, "looking_app.py") as url:
+        whole, cut = (http.get(f"{url}/story", params={"words": words}) for words in (3, 20))
+        found = http.get(f"{url}/streams-report").json()
+    assert whole.text.endswith("data: [DONE]\n\n")
+    assert "data: [DONE]" not in cut.text
+    assert found["endpoints"] == {"GET /story": {"streams": 2, "refused": 1}}
+    told = "a stream of GET /story would be refused a clean end: truncated: unproven_end: the stream ended without its"
+    assert told in (tmp_path / "stderr").read_text(encoding="utf-8")
+    turned = {"GuardMiddleware, report": 'GuardMiddleware, mode="guard", report'}
+    with served(tmp_path, "looking_app.py", **turned) as url:
+        with client.stream_sync("GET", f"{url}/story") as answer:
+            assert answer.read() == "word-0 word-1 word-2 "
+        with client.stream_sync("GET", f"{url}/story", params={"words": 20}) as answer, pytest.raises(FailedStream):
+            answer.read()
+
+
+def test_the_middlewares_rules_differ_by_path_as_the_page_says(tmp_path: Path) -> None:
+    with served(tmp_path, "ruled_app.py") as url:
+        assert ".complete" in http.get(f"{url}/ticks").text
+        assert http.get(f"{url}/alone").text.count(":") == 4
+        with pytest.raises(httpx.RemoteProtocolError):
+            http.get(f"{url}/strict")
+
+
+def test_what_streams_already_outlives_its_connection_as_the_page_says(tmp_path: Path) -> None:
+    last, data = "", ""
+    headers = {"accept": "text/event-stream"}
+    with served(tmp_path, "outliving_app.py") as url:
+        with http.stream("GET", f"{url}/story", headers=headers) as first:
+            for line in first.iter_lines():
+                last = line[4:] if line.startswith("id: ") else last
+                data += f"{line}\n" if line.startswith("data: ") else ""
+                if "word-2" in data:
+                    break
+        rest = http.get(f"{url}/streams", headers={**headers, "last-event-id": last}).text
+        assert http.get(f"{url}/ready").status_code == 200
+    found = re.findall(r"^data: (word-\d+)$", data + rest, re.MULTILINE)
+    assert found == [f"word-{number}" for number in range(20)]
 
 
 def test_a_session_and_a_span_are_open_for_the_whole_stream(tmp_path: Path) -> None:

@@ -185,17 +185,14 @@ class GuardedAnswer:
 
     def _begun(self, scope: Scope, receive: Receive, send: Send, facts: RequestFacts) -> DirectDriver[bytes]:
         """The driver that serves the request, told of the cancels that came before it."""
-        agreed, keys = terms(facts), self.options.granted(facts, self.headers)
-        wire = self.options.carrier(agreed)
-        encoder = FramedEncoder(self.options.dialect, negotiated=agreed.negotiated)
-        sink = AsgiSink(scope, receive, send, self.status, self._headers(encoder.zero, wire, keys))
+        stage, sink, abort = self._driven(scope, receive, send, facts)
         sink.keep(self.options.window, self.options.timing.write)
         driver = DirectDriver(
             self.source,
-            compressed(Pipeline(self.options.policy(keys), encoder, CompletionGuard(wire)), sink, self.options, keys),
+            stage,
             sink,
             self.options.timing,
-            abort=self.options.abort == "always" or not agreed.negotiated,
+            abort=abort,
             on_end=self.options.on_end,
             request_id=facts.headers.get("x-request-id"),
             on_first=None if self.options.dialect.name == "raw" else look_at_first,
@@ -203,6 +200,18 @@ class GuardedAnswer:
         for failure in self._cancelled:
             driver.cancel(failure)
         return driver
+
+    def _driven(
+        self, scope: Scope, receive: Receive, send: Send, facts: RequestFacts
+    ) -> tuple[Stage[bytes], AsgiSink, bool]:
+        """What is driven, where to, and whether an end other than `complete` aborts the connection."""
+        agreed, keys = terms(facts), self.options.granted(facts, self.headers)
+        wire = self.options.carrier(agreed)
+        encoder = FramedEncoder(self.options.dialect, negotiated=agreed.negotiated)
+        sink = AsgiSink(scope, receive, send, self.status, self._headers(encoder.zero, wire, keys))
+        pipeline = Pipeline(self.options.policy(keys), encoder, CompletionGuard(wire))
+        abort = self.options.abort == "always" or not agreed.negotiated
+        return compressed(pipeline, sink, self.options, keys), sink, abort
 
     async def _run(self, scope: Scope) -> Outcome:
         assert self._driver is not None

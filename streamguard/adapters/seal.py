@@ -38,6 +38,8 @@ __all__ = [
     "SealMiddleware",
     "Send",
     "UnsealedResponse",
+    "ended_by_base",
+    "is_exposed",
     "mark_aborted",
     "mark_guarded",
     "part_send",
@@ -246,6 +248,23 @@ def _tell_unguarded(scope: Scope) -> None:
             getattr(function, "__qualname__", function),
             decorator,
         )
+
+
+def is_exposed(scope: Scope) -> bool:
+    """Whether a BaseHTTPMiddleware stands outside of every seal that the request came through."""
+    seal: _Seal | None = scope.get(_KEY)
+    return seal is not None and seal.exposed
+
+
+def ended_by_base() -> bool:
+    """Whether a BaseHTTPMiddleware is among the callers: it ends a body cleanly, and raises what the application did
+    only behind that."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        if frame.f_globals.get("__name__") == _BASE:
+            return True
+        frame = frame.f_back
+    return False
 
 
 def require_seal(scope: Scope, receive: Receive, send: Send) -> None:

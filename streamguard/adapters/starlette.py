@@ -242,6 +242,9 @@ def guarded(endpoint: Streaming | None = None, /, **named: Unpack[Options]) -> A
 class StreamGuard(BaseGuard):
     """The application's object, for Starlette: `authorize(request, action)` is given a Request."""
 
+    def request_of(self, scope: Any, receive: Any) -> Request:
+        return Request(scope, receive)
+
     @overload
     def stream(self, endpoint: Streaming, /) -> Wrapped: ...
     @overload
@@ -319,7 +322,7 @@ class StreamGuard(BaseGuard):
         for route in app.router.routes:
             if isinstance(route, Route) and isinstance(route.endpoint, Endpoints) and route.path == path:
                 raise RuntimeError(f"another guard is at {path} already; give this one a path of its own")
-        endpoints = Endpoints(self, path, by_id=by_id, request_of=Request, **named)
+        endpoints = Endpoints(self, path, by_id=by_id, request_of=self.request_of, **named)
         for address in (f"{path}/{{tail:path}}", path):
             app.router.routes.insert(0, Route(address, endpoints, include_in_schema=False))
         if ready is not None:

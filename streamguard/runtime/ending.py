@@ -136,7 +136,8 @@ class Ending(Generic[T]):
         self._tell()
         if self.unsent:
             last = self.unsent + last
-        await line.send(last)
+        if last:
+            await line.send(last)
 
     def _tell_parted(self, failure: Failure) -> None:
         """What ended is a connection of a stream that lives on in its log, or this process's part in it. A reader that
