@@ -52,6 +52,10 @@ def test_events_are_judged_alike_however_they_are_cut(cuts: list[int]) -> None:
     assert judged(data[:-1], cuts, "events").verdict == "truncated"
 
 
+def last(event: Event) -> bool:
+    return event == Event('{"last": 1}')
+
+
 @pytest.mark.parametrize(
     ("rule", "lines", "verdict"),
     [
@@ -59,8 +63,8 @@ def test_events_are_judged_alike_however_they_are_cut(cuts: list[int]) -> None:
         ("provider", b'{"done": true}\n', "complete"),
         ("asgi", b'{"done": false}\n', "complete"),
         ("endless", b'{"done": false}\n', "complete"),
-        (lambda event: event == Event('{"last": 1}'), b'{"n": 1}\n{"last": 1}\n', "complete"),
-        (lambda event: event == Event('{"last": 1}'), b'{"last": 1}\n{"n": 1}\n', "failed"),
+        pytest.param(last, b'{"n": 1}\n{"last": 1}\n', "complete", id="its own, last"),
+        pytest.param(last, b'{"last": 1}\n{"n": 1}\n', "failed", id="its own, and more"),
         ("asgi", b'{"error": {"code": "oom", "message": "full"}}\n', "failed"),
     ],
     ids=str,

@@ -10,10 +10,10 @@ import pytest
 
 from streamguard.core.receipt import Verdict
 from tests.adapters.middleware_apps import events
-from tests.adapters.recorded_cuts import cuts_of, cuts_that_pass, through
+from tests.adapters.recorded_cuts import cuts_that_pass, through
 from tests.core.test_recorded import ROWS, every, recorded, texts
 from tests.core.wire.streams import read
-from tests.proofs.behind_the_middleware import cut_everywhere
+from tests.cuts import cut_everywhere, cuts_of
 
 pytestmark = pytest.mark.anyio
 
@@ -55,7 +55,7 @@ async def test_a_recording_that_is_cut_is_never_taken_for_the_whole(row: dict[st
 
 
 def test_the_proof_counts_its_cuts_and_finds_none_that_passes() -> None:
-    found = cut_everywhere(ROWS[:2], Random(0), places=1, edges=2)
+    found = cut_everywhere(ROWS[:2], Random(0), cuts_that_pass, places=1, edges=2)
     assert found.rows[-1][-1] == 0
     assert found.cuts >= 4
 
