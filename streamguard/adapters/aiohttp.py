@@ -287,10 +287,10 @@ class StreamGuard(BaseGuard):
         ready: str | None = None,
         **named: Unpack[Options],
     ) -> None:
-        """Put the endpoints at `path`. When the application shuts down its streams drain, then those that are generated
-        here are let go of, and the log is closed, unless `close_log` is False. `by_id`: whether `<path>/<sid>` is
-        served. `ready` is a path that answers 200, and 503 as soon as the process is told to go. Options are how
-        streams are served there.
+        """Put the endpoints at `path`: call it before a route is added that matches any path. When the application
+        shuts down its streams drain, then those that are generated here are let go of, and the log is closed, unless
+        `close_log` is False. `by_id`: whether `<path>/<sid>` is served. `ready` is a path that answers 200, and 503 as
+        soon as the process is told to go. Options are how streams are served there.
 
         Raises RuntimeError for a guard that is installed already, and for a path that is another's; TypeError and
         ValueError for arguments that are not an application, or a path.

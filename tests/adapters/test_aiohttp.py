@@ -50,8 +50,8 @@ def contract_app(sources: AdapterSources) -> web.Application:
     for name in SOURCES:
         add(name)
     app.router.add_get("/facts/{label}", facts)
+    guard.install(app, "/streams")  # before a path that matches anything: aiohttp may look in the order of adding
     app.router.add_route("*", "/{source}", plain)
-    guard.install(app, "/streams")
     return app
 
 
