@@ -70,7 +70,7 @@ class AsgiSink:
     def _full(self) -> bool:
         assert self._transport is not None
         try:
-            return self._transport.unsent() > _HIGH_WATER
+            return (self._transport.unsent() or 0) > _HIGH_WATER
         except Exception:  # another version of the server: who watches the reader says so, once
             return False
 
