@@ -52,7 +52,7 @@ RUN = {
     "granting_app.py", "granting_reader.py", "windowed_app.py",
     "converted_app.py", "events_app.py", "limited_reading.py", "resuming.py", "restarted.py",
     "deployed_app.py",
-    "aiohttp_app.py",
+    "aiohttp_app.py", "socket_app.py",
 }  # fmt: skip
 
 
@@ -349,6 +349,15 @@ def test_the_handlers_of_aiohttp_stream(tmp_path: Path) -> None:
         for path in ("chat", "lasting"):
             with client.stream_sync("POST", f"{server.url}/{path}", json={"text": "word by word"}) as answer:
                 assert answer.read() == "word by word "
+
+
+def test_a_socket_has_a_whole_answer(tmp_path: Path) -> None:
+    reader = ROOT / "examples/websocket_reader.py"
+    with served(tmp_path, "socket_app.py") as url:
+        for path in ("chat", "lasting"):
+            command = [sys.executable, str(reader), f"{url}/{path}", "word", "by", "word"]
+            done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+            assert done.stdout.startswith("word by word \nCOMPLETE"), done.stderr
 
 
 def test_the_scripts_print_what_the_pages_say(tmp_path: Path) -> None:
