@@ -120,7 +120,7 @@ async def _failed_source_is_closed_once(play: Play) -> None:
 
 async def _disconnect(play: Play) -> None:
     """G6: a reader that leaves stops the generation."""
-    async with play.opened("endless") as opened:
+    async with play.opened("endless", leaves=True) as opened:
         await opened.until(b"data: ", 10)
     facts = await play.closed_once()
     play.must(facts["ends"] == ["gone"], f"it ended as {facts['ends']}")
