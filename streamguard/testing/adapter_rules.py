@@ -96,7 +96,8 @@ async def _verdicts(play: Play) -> None:
     play.must(answer.receipt.verdict is Verdict.FAILED, f"the verdict of what failed: {answer.receipt}")
     async with cut_once(play) as proxy:
         try:
-            async with stream("GET", play.url("whole", proxy.url), resume=False) as answer:
+            url = play.url("whole", proxy.url)
+            async with stream("GET", url, client=play.client, resume=False) as answer:
                 await answer.read()
         except TruncatedStream:
             pass
