@@ -32,7 +32,6 @@ from streamguard.adapters.seal import (
     require_seal,
 )
 from streamguard.adapters.shutdown import GOING_AWAY, drain_of
-from streamguard.adapters.transport import say_who_drops
 from streamguard.core.arguments import one_line
 from streamguard.core.cursor import Cursor
 from streamguard.core.errors import Failure, SourceFailed, StreamBroken, failure_from
@@ -190,10 +189,7 @@ class GuardedAnswer:
         wire = self.options.carrier(agreed)
         encoder = FramedEncoder(self.options.dialect, negotiated=agreed.negotiated)
         sink = AsgiSink(scope, receive, send, self.status, self._headers(encoder.zero, wire, keys))
-        if self.options.timing.write is not None and scope:
-            say_who_drops(sink.reached)
-        if scope:
-            sink.keep(self.options.window)
+        sink.keep(self.options.window, self.options.timing.write)
         driver = DirectDriver(
             self.source,
             compressed(Pipeline(self.options.policy(keys), encoder, CompletionGuard(wire)), sink, self.options, keys),

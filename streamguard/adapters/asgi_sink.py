@@ -10,7 +10,7 @@ import anyio
 from streamguard.adapters.admitting import until_gone
 from streamguard.adapters.pacing import Pacer, make_pacer
 from streamguard.adapters.seal import Receive, Scope, Send, mark_aborted, part_send
-from streamguard.adapters.transport import transport_of, warn_of_kept
+from streamguard.adapters.transport import say_who_drops, transport_of, warn_of_kept
 
 __all__ = ["AsgiSink"]
 
@@ -39,8 +39,13 @@ class AsgiSink:
         """Whether the transport can be reached: `unsent` and `kill` then work."""
         return self._transport is not None
 
-    def keep(self, window: bool | int) -> None:
-        """Keep what is on its way below a send window."""
+    def keep(self, window: bool | int, write: float | None) -> None:
+        """Keep what is on its way below a send window, and say who drops a reader that takes nothing for `write`
+        seconds. An answer that is held has no scope, and no reader yet."""
+        if not self._scope:
+            return
+        if write is not None:
+            say_who_drops(self.reached)
         pacer = self._pacer = make_pacer(self._transport, window)
         if pacer is None:
             return
