@@ -18,53 +18,26 @@ from streamguard.core.receipt import Verdict
 from streamguard.log.memory import MemoryLog
 from streamguard.runtime.slots import Limits
 from streamguard.runtime.timing import Timing
-from streamguard.testing import SOURCES, AdapterCase, AdapterSources, check_adapter, check_adapter_rule
+from streamguard.testing import AdapterCase, AdapterSources, check_adapter, check_adapter_rule
 from tests.adapters.aiohttp_serving import serving_aiohttp
 from tests.adapters.asgi_apps import Ends, exchange, tokens
+from tests.adapters.contract_aiohttp import aiohttp_app
 from tests.adapters.logged_apps import TroubledLog, text_of
 from tests.adapters.servers import Gate, Server
 
 QUICK = Timing(linger=0.02)
 
 
-def contract_app(sources: AdapterSources) -> web.Application:
-    """A response for the plain handlers, decorated ones in the log."""
-    app = web.Application()
-    guard = StreamGuard(MemoryLog(), authorize=anyone_with_the_id)
-
-    async def plain(request: web.Request) -> web.StreamResponse:
-        name, label = request.match_info["source"], request.query["label"]
-        return await GuardedResponse(sources.open(name, label), **sources.options(name)).serve(request)
-
-    async def facts(request: web.Request) -> web.Response:
-        return web.json_response(sources.facts(request.match_info["label"]))
-
-    def add(name: str) -> None:
-        @guard.stream(**sources.options(name))
-        async def tokens(request: web.Request) -> Any:
-            async for item in sources.open(name, request.query["label"]):
-                yield item
-
-        app.router.add_route("*", f"/logged/{name}", tokens)
-
-    for name in SOURCES:
-        add(name)
-    app.router.add_get("/facts/{label}", facts)
-    guard.install(app, "/streams")  # before a path that matches anything: aiohttp may look in the order of adding
-    app.router.add_route("*", "/{source}", plain)
-    return app
-
-
 @pytest.mark.parametrize("loop", ["asyncio", "uvloop"])
 def test_it_keeps_the_contract(loop: str) -> None:
     sources = AdapterSources()
-    with serving_aiohttp(contract_app(sources), loop=loop) as server:
+    with serving_aiohttp(aiohttp_app(sources), loop=loop) as server:
         asyncio.run(check_adapter(AdapterCase(server.url, sources.facts, name="aiohttp")))
 
 
 def test_a_server_that_cancels_its_handlers_changes_nothing() -> None:
     sources = AdapterSources()
-    with serving_aiohttp(contract_app(sources), handler_cancellation=True) as server:
+    with serving_aiohttp(aiohttp_app(sources), handler_cancellation=True) as server:
         for rule in ("G1 no clean end without completion", "G6 disconnect", "cancel"):
             asyncio.run(check_adapter_rule(rule, AdapterCase(server.url, sources.facts, name="aiohttp")))
 
