@@ -145,7 +145,8 @@ def test_a_form_with_files_is_read_too_and_counts_for_its_key() -> None:
 
     def sent(url: str, content: bytes) -> httpx.Response:
         files, key = {"file": ("a.txt", content)}, {"idempotency-key": "k" * 22}
-        body = httpx.Request("POST", url, files=files, headers={"content-type": "multipart/form-data; boundary=b"})
+        form = {"content-type": "multipart/form-data; boundary=b"}
+        body = httpx.Request("POST", url, files=files, data={"prompt": "read it"}, headers=form)
         return httpx.post(url, content=body.read(), headers={**body.headers, **key})
 
     with serving_aiohttp(app) as server:
@@ -153,6 +154,25 @@ def test_a_form_with_files_is_read_too_and_counts_for_its_key() -> None:
     assert b'data: "a.txt"' in first.content
     assert first.content == again.content
     assert other.status_code == 422
+
+
+def test_a_body_that_breaks_off_is_a_reader_that_left() -> None:
+    ends = Ends()
+
+    @guarded(timing=QUICK, on_end=ends)
+    async def endless(request: web.Request) -> AsyncIterator[str]:
+        async def source() -> AsyncIterator[str]:
+            while True:
+                yield "token "
+                await asyncio.sleep(0.005)
+
+        return source()
+
+    with serving_aiohttp(app_of(endless)) as server:
+        with server.connect() as connection:
+            connection.send(b"POST / HTTP/1.1\r\nhost: test\r\ncontent-length: 100\r\n\r\nhalf")
+            connection.until(b"token ")
+        assert ends.wait().status == "gone"
 
 
 def test_what_a_middleware_read_is_there_for_the_endpoints() -> None:
