@@ -54,6 +54,7 @@ OUTSIDE = {"core": BASE, "log.base": BASE, "observe.hooks": BASE, "": BASE | {"a
 
 # Every other library has one home; nothing but a package's own face, or the one named here, imports that home.
 HOMES = {
+    "aiohttp": "adapters.aiohttp",
     "starlette": "adapters.starlette",
     "fastapi": "adapters.fastapi",
     "httpx": "client.httpx",
@@ -62,7 +63,10 @@ HOMES = {
 MAY_IMPORT_HOME = {
     ("adapters.fastapi", "adapters.starlette"),  # FastAPI is Starlette
     ("adapters.starlette_responses", "adapters.starlette"),  # the other half of one home
-    ("client.exchange", "client.httpx"),  # likewise
+    ("adapters.starlette_websocket", "adapters.starlette"),  # likewise
+    ("adapters.aiohttp_bridge", "adapters.aiohttp"),
+    ("adapters.aiohttp_websocket", "adapters.aiohttp"),
+    ("client.exchange", "client.httpx"),
     ("upstream.server", "client.httpx"),  # the same library, to ask others with
     *((f"log.{name}", "log.redis_link") for name in _REDIS),
 }

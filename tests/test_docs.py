@@ -25,6 +25,7 @@ import pytest
 
 from streamguard import client
 from streamguard.core.errors import FailedStream
+from tests.adapters.aiohttp_serving import serving_aiohttp
 from tests.adapters.logged_apps import wait_until
 from tests.adapters.servers import serving
 from tests.asking import http
@@ -52,7 +53,7 @@ RUN = {
     "granting_app.py", "granting_reader.py", "windowed_app.py",
     "converted_app.py", "events_app.py", "limited_reading.py", "resuming.py", "restarted.py",
     "deployed_app.py", "draining_app.py", "logged_app.py", "loaded_policy.py",
-    "model_server_app.py", "looking_app.py", "ruled_app.py", "outliving_app.py",
+    "model_server_app.py", "looking_app.py", "ruled_app.py", "outliving_app.py", "aiohttp_app.py", "socket_app.py",
 }  # fmt: skip
 
 
@@ -382,6 +383,24 @@ def test_a_session_and_a_span_are_open_for_the_whole_stream(tmp_path: Path) -> N
         assert answer.read() == "word-0 word-1 word-2 "
     with served(tmp_path, "traced_app.py") as url, client.stream_sync("GET", f"{url}/traced") as answer:
         assert answer.read() == "0:generate 1:generate 2:generate "
+
+
+def test_the_handlers_of_aiohttp_stream(tmp_path: Path) -> None:
+    module: dict[str, Any] = {"__name__": "aiohttp_app"}
+    exec(BLOCKS["aiohttp_app.py"], module)
+    with serving_aiohttp(module["app"]) as server:
+        for path in ("chat", "lasting"):
+            with client.stream_sync("POST", f"{server.url}/{path}", json={"text": "word by word"}) as answer:
+                assert answer.read() == "word by word "
+
+
+def test_a_socket_has_a_whole_answer(tmp_path: Path) -> None:
+    reader = ROOT / "examples/websocket_reader.py"
+    with served(tmp_path, "socket_app.py") as url:
+        for path in ("chat", "lasting"):
+            command = [sys.executable, str(reader), f"{url}/{path}", "word", "by", "word"]
+            done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+            assert done.stdout.startswith("word by word \nCOMPLETE"), done.stderr
 
 
 def test_the_scripts_print_what_the_pages_say(tmp_path: Path) -> None:

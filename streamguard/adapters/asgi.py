@@ -141,7 +141,7 @@ class GuardedAnswer:
                 self._driver = self._begun(scope, receive, send, facts)
                 ended = await self._run(scope)
                 if ended.status == "shutdown" and not self._driver.opened:  # its headers waited for a first item
-                    await send_refusal(come_back(facts, *GOING_AWAY), scope, send)
+                    await refuse(come_back(facts, *GOING_AWAY), scope, receive, send, self.options.timing.linger)
         except SourceFailed as exc:  # in peek mode, before the headers: the source chose what is told
             failure = failure_from(exc)
             refused = early_failure(failure)
@@ -340,8 +340,10 @@ async def refuse(refused: Refusal, scope: Scope, receive: Receive, send: Send, l
     Chromium drops what it has of a body when it learns of the abort close behind it, and asks again."""
     await send_refusal(refused, scope, send)
     if refused.abort:
+        sink = AsgiSink(scope, receive, send, refused.status, ())
         with anyio.move_on_after(linger):
-            await AsgiSink(scope, receive, send, refused.status, ()).gone()
+            await sink.gone()
+        sink.kill(drop=False)  # daphne leaves an answer open that its application did not finish
 
 
 @functools.cache
