@@ -19,6 +19,12 @@ from tests.adapters.middleware_apps import DONE, EVENTS, LINES, QUICK, Sent, cal
 
 pytestmark = pytest.mark.anyio
 
+
+@pytest.fixture(params=["asyncio", "trio"])
+def anyio_backend(request: pytest.FixtureRequest) -> Any:
+    return request.param
+
+
 FIRST = {EVENTS: chunk("a"), LINES: b'{"response": "a", "done": false}\n'}
 REST = {EVENTS: [chunk(reason="stop"), DONE], LINES: [b'{"done": true}\n']}
 KINDS = pytest.mark.parametrize("kind", [EVENTS, LINES], ids=["events", "lines"])
