@@ -51,6 +51,7 @@ class AdapterCase:
     name: str = "the adapter"
     log: bool = True
     aborts: bool = True
+    closes: bool = False
     concurrent: bool = True
     http2: bool = False
     patience: float = 15.0
