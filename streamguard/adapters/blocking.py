@@ -160,7 +160,7 @@ class BlockingAnswer:
             return self._end_early(refused_head(refused, environ))
         if facts.method == "HEAD":
             wire, keys = self.options.carrier(terms(facts)), self.options.granted(facts, self.headers)
-            return self._end_early(Head(self.status, self._headers(None, wire, keys), []))
+            return self._end_early(Head(self.status, self._headers(None, wire, keys), iter(())))
         return None
 
     def _refused(self, facts: RequestFacts, environ: Environ) -> Refusal | None:

@@ -21,7 +21,7 @@ from streamguard.adapters.blocking import Body, Head
 from streamguard.adapters.environ import Environ, aborted_by, gone_by, keep_body, limit_writes
 from streamguard.adapters.seal import ASGIApp, Message
 from streamguard.runtime.blocking import LOOK
-from streamguard.runtime.loopthread import loop_thread
+from streamguard.runtime.loopthread import Call, Waiting, loop_thread
 
 __all__ = ["Bridge"]
 
@@ -29,7 +29,7 @@ logger = logging.getLogger("streamguard")
 
 _HIGH: Final = 64 * 1024  # bytes that wait, above which the application waits
 
-Part = Message | bytes | None  # an answer's start, a part of its body, its end
+Part = Message | bytes | Call | None  # an answer's start, a part of its body, its end
 
 
 class Bridge:
@@ -40,7 +40,7 @@ class Bridge:
         self._environ = environ
         self._body = keep_body(environ)
         self._gone = gone_by(environ)
-        self._parts: queue.SimpleQueue[Part] = queue.SimpleQueue()
+        self._parts: Waiting = queue.SimpleQueue()
         self._whole = False
         self._failure: BaseException | None = None
         self._task: concurrent.futures.Future[None] | None = None
@@ -53,7 +53,7 @@ class Bridge:
 
     def begin(self, scope: MutableMapping[str, Any]) -> Head:
         """Call the application; its answer. Raises what it raised before one."""
-        self._task = loop_thread().start(self._run, scope)
+        self._task = loop_thread().start(self._run, scope, waiting=self._parts)
         try:
             start = self._next()
         except BaseException:
@@ -75,7 +75,10 @@ class Bridge:
     def _next(self) -> Part:
         while True:
             try:
-                return self._parts.get(timeout=LOOK)
+                part: Part = self._parts.get(timeout=LOOK)
+                if not isinstance(part, Call):
+                    return part
+                part()
             except queue.Empty:
                 if self._gone is not None and self._gone():
                     loop_thread().call(self._leave)
@@ -88,7 +91,7 @@ class Bridge:
                 data.append(part)
                 if self._parts.empty():
                     break
-                part = self._parts.get()
+                part = self._next()
             if data:
                 self._taken += sum(map(len, data))
                 if (room := self._room) is not None:

@@ -16,7 +16,7 @@ import weakref
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
-import anyio.to_thread
+import anyio
 import attrs
 
 from streamguard.adapters.blocking import BlockingAnswer, Head
@@ -33,7 +33,7 @@ from streamguard.app import Action
 from streamguard.app import StreamGuard as BaseGuard
 from streamguard.runtime.blocking import LOOK
 from streamguard.runtime.configured import principal_of
-from streamguard.runtime.loopthread import loop_thread
+from streamguard.runtime.loopthread import loop_thread, on_caller
 from streamguard.runtime.source import Producer
 
 __all__ = ["Guarding", "Logging", "ThreadGuard", "bridged", "logged_head"]
@@ -169,7 +169,7 @@ class ThreadGuard(BaseGuard):
 
     async def principal(self, request: Any, action: Action) -> str | None:
         # Not on the loop, where it would stop every stream, and where ORMs refuse to work.
-        found = await anyio.to_thread.run_sync(self.authorize, request, action)
+        found = await on_caller(self.authorize, request, action)
         return principal_of(await found if inspect.isawaitable(found) else found)
 
     def _endpoints(self, path: str, *, by_id: bool, close_log: bool, **named: Any) -> Endpoints:

@@ -3,6 +3,9 @@
 What serves a request on a thread, as WSGI does, still meets what needs a loop: async sources, a wait for a slot, a log.
 The loop is started at the first need, so that a server that forks its workers has one in each; a forked process that
 finds its parent's makes its own. It ends with the process, whose end its thread does not delay.
+
+A thread that waits for what is done there can be asked to call a function meanwhile (`on_caller`): what an application
+wrote for its own thread, with its context and its database connection, is called on that one.
 """
 
 from __future__ import annotations
@@ -12,15 +15,53 @@ import concurrent.futures
 import contextvars
 import functools
 import os
+import queue
 import threading
 from collections.abc import Awaitable, Callable
-from typing import Any, Final, TypeVar
+from typing import Any, TypeVar
 
-__all__ = ["LoopThread", "loop_thread"]
+import anyio.to_thread
+import attrs
+
+__all__ = ["Call", "LoopThread", "Waiting", "loop_thread", "on_caller"]
 
 T = TypeVar("T")
 
-_LOOK: Final = 0.25  # seconds between two looks at whether anybody still waits for what is run
+
+@attrs.define(eq=False)
+class Call:
+    """A function for a thread that waits, and where what it answers is awaited."""
+
+    function: Callable[[], object]
+    loop: asyncio.AbstractEventLoop
+    answer: asyncio.Future[Any]
+
+    def __call__(self) -> None:
+        """Call it, on the thread that waits. Raises nothing: what it raises is raised where it is awaited."""
+        settle: Callable[[Any], None] = self.answer.set_result
+        try:
+            result: object = self.function()
+        except BaseException as exc:
+            settle, result = self.answer.set_exception, exc
+        self.loop.call_soon_threadsafe(lambda: None if self.answer.done() else settle(result))
+
+
+Waiting = queue.SimpleQueue[Any]
+"""What a thread waits at: Calls come there, among other things."""
+
+_waiting: contextvars.ContextVar[Waiting | None] = contextvars.ContextVar("streamguard_waiting", default=None)
+
+
+async def on_caller(function: Callable[..., Any], *args: Any) -> Any:
+    """Call it on the thread that waits for what this task does; where there is none, in the pool of threads."""
+    waiting = _waiting.get()
+    call = functools.partial(function, *args)
+    if waiting is None:
+        return await anyio.to_thread.run_sync(call)
+    loop = asyncio.get_running_loop()
+    answer: asyncio.Future[Any] = loop.create_future()
+    waiting.put(Call(call, loop, answer))
+    return await answer
 
 
 class LoopThread:
@@ -38,8 +79,11 @@ class LoopThread:
                 threading.Thread(target=self._loop.run_forever, name="streamguard-loop", daemon=True).start()
             return self._loop
 
-    def start(self, run: Callable[..., Awaitable[T]], *args: Any) -> concurrent.futures.Future[T]:
-        """Run `run(*args)` there, as a task with a copy of the caller's context. Cancelling the future cancels it."""
+    def start(
+        self, run: Callable[..., Awaitable[T]], *args: Any, waiting: Waiting | None = None
+    ) -> concurrent.futures.Future[T]:
+        """Run `run(*args)` there, as a task with a copy of the caller's context. Cancelling the future cancels it.
+        `waiting` is what the caller waits at, until the task is done with what it calls there."""
         future: concurrent.futures.Future[T] = concurrent.futures.Future()
         loop = self.loop
 
@@ -47,6 +91,7 @@ class LoopThread:
             return await run(*args)
 
         def begin() -> None:
+            _waiting.set(waiting)
             task = loop.create_task(call())
             future.add_done_callback(lambda future: loop.call_soon_threadsafe(_pass_on, future, task))
             task.add_done_callback(lambda task: _settle(task, future))
@@ -54,16 +99,14 @@ class LoopThread:
         loop.call_soon_threadsafe(begin, context=contextvars.copy_context())
         return future
 
-    def wait(self, run: Callable[..., Awaitable[T]], *args: Any, look: Callable[[], object] | None = None) -> T:
-        """The same, and wait for what it returns, or raises. `look` is called now and then meanwhile."""
-        future = self.start(run, *args)
+    def wait(self, run: Callable[..., Awaitable[T]], *args: Any) -> T:
+        """The same, and wait for what it returns, or raises."""
+        waiting: Waiting = queue.SimpleQueue()
+        future = self.start(run, *args, waiting=waiting)
+        future.add_done_callback(lambda future: waiting.put(None))
         try:
-            while look is not None and not future.done():
-                try:
-                    return future.result(_LOOK)
-                except concurrent.futures.TimeoutError:
-                    if not future.done():
-                        look()
+            while (call := waiting.get()) is not None:
+                call()
             return future.result()
         except BaseException:
             future.cancel()  # where this thread was interrupted: nobody waits for it any more

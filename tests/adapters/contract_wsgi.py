@@ -7,10 +7,14 @@ from collections.abc import Callable, Iterator
 from typing import Any
 from urllib.parse import parse_qs
 
+import flask
+from flask import Flask
+
+from streamguard.adapters import flask as on_flask
 from streamguard.adapters import wsgi as on_wsgi
 from streamguard.app import anyone_with_the_id
 from streamguard.log.memory import MemoryLog
-from streamguard.testing.adapter_sources import AdapterSources
+from streamguard.testing.adapter_sources import SOURCES, AdapterSources
 
 __all__ = ["WSGI_APPS", "pieces", "wsgi"]
 
@@ -40,7 +44,31 @@ def wsgi_app(sources: AdapterSources) -> Any:
     return guard.install(route, "/streams", close_log=False)
 
 
-WSGI_APPS: dict[str, Callable[[AdapterSources], Any]] = {"wsgi": wsgi_app}
+def flask_app(sources: AdapterSources) -> Any:
+    """Flask: decorated views that yield."""
+    app = Flask(__name__)
+    guard = on_flask.StreamGuard(MemoryLog(), authorize=anyone_with_the_id)
+
+    @app.get("/facts/<label>")
+    def facts(label: str) -> Any:
+        return sources.facts(label)
+
+    def add(name: str) -> None:
+        def tokens() -> Iterator[Any]:
+            yield from pieces(sources, name, flask.request.args["label"])
+
+        options: Any = sources.options(name)
+        both: Any = {"methods": ["GET", "POST"]}
+        app.add_url_rule(f"/{name}", name, on_flask.guarded(**options)(tokens), **both)
+        app.add_url_rule(f"/logged/{name}", f"logged {name}", guard.stream(**options)(tokens), **both)
+
+    for name in SOURCES:
+        add(name)
+    guard.install(app, "/streams", close_log=False)
+    return app
+
+
+WSGI_APPS: dict[str, Callable[[AdapterSources], Any]] = {"wsgi": wsgi_app, "flask": flask_app}
 
 _sources = AdapterSources()
 
