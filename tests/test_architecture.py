@@ -56,12 +56,16 @@ OUTSIDE = {"core": BASE, "log.base": BASE, "observe.hooks": BASE, "": BASE | {"a
 HOMES = {
     "starlette": "adapters.starlette",
     "fastapi": "adapters.fastapi",
+    "flask": "adapters.flask",
+    "django": "adapters.django",
+    "asgiref": "adapters.django",
     "httpx": "client.httpx",
     "redis": "log.redis_link",
 }
 MAY_IMPORT_HOME = {
     ("adapters.fastapi", "adapters.starlette"),  # FastAPI is Starlette
     ("adapters.starlette_responses", "adapters.starlette"),  # the other half of one home
+    ("adapters.django_responses", "adapters.django"),  # likewise
     ("client.exchange", "client.httpx"),  # likewise
     ("upstream.completions", "client.httpx"),  # the same library, to ask others with
     *((f"log.{name}", "log.redis_link") for name in _REDIS),

@@ -108,6 +108,7 @@ class GuardedAnswer:
         self.options = AnswerOptions.of(options, named)
         self.place: Place | None = None
         self.request: Any = None
+        self.sid: str | None = None  # chosen before it is served, where its headers are another's to send
         self.status = status
         self.headers = list(headers)
         self.source = TokenSource(source, buffer=self.options.buffer)
@@ -192,7 +193,7 @@ class GuardedAnswer:
         """The driver that serves the request, told of the cancels that came before it."""
         agreed, keys = terms(facts), self.options.granted(facts, self.headers)
         wire = self.options.carrier(agreed)
-        encoder = FramedEncoder(self.options.dialect, negotiated=agreed.negotiated)
+        encoder = FramedEncoder(self.options.dialect, sid=self.sid, negotiated=agreed.negotiated)
         sink = AsgiSink(scope, receive, send, self.status, self._headers(encoder.zero, wire, keys))
         if self.options.timing.write is not None and scope:
             say_who_drops(sink.reached)

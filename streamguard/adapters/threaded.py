@@ -157,8 +157,9 @@ def logged_head(
     return bridged(answer, environ, request, guard, both[1])
 
 
-def bridged(app: Any, environ: Environ, request: Any, guard: BaseGuard, options: AnswerOptions) -> Head:
+def bridged(app: Any, environ: Environ, request: Any, guard: ThreadGuard, options: AnswerOptions) -> Head:
     """The Head of what an ASGI application of this library answers."""
+    guard.threaded = True
     bridge = Bridge(app, environ, write=options.timing.write)
     return bridge.begin(request_scope(environ, request, guard))
 
@@ -166,6 +167,8 @@ def bridged(app: Any, environ: Environ, request: Any, guard: BaseGuard, options:
 @attrs.define(eq=False)
 class ThreadGuard(BaseGuard):
     """A guard whose streams run in the process's loop thread, whoever serves their readers."""
+
+    threaded: bool = attrs.field(init=False, default=False)  # once they do: a framework may have a loop of its own
 
     async def principal(self, request: Any, action: Action) -> str | None:
         # Not on the loop, where it would stop every stream, and where ORMs refuse to work.
@@ -189,7 +192,7 @@ class ThreadGuard(BaseGuard):
 
 def _at_exit(found: weakref.ref[ThreadGuard], close_log: bool) -> None:
     guard = found()
-    if guard is None or not (len(guard.runs.background) or close_log):
+    if guard is None or not guard.threaded:
         return
     future = loop_thread().start(functools.partial(guard.aclose, close_log=close_log))
     try:

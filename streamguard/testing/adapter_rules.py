@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import Final
+from urllib.parse import urlsplit
 
 from streamguard.client import Verdict, stream
 from streamguard.core.cursor import cursor_zero, new_sid
@@ -175,7 +176,7 @@ async def _cursor_starts_nothing(play: Play) -> None:
 
 def cut_once(play: Play) -> FaultProxy:
     """A proxy before the application that cuts its first connection in the midst of `whole`, and no other."""
-    host, _, port = play.case.url.rpartition("/")[2].partition(":")
+    host, _, port = urlsplit(play.case.url).netloc.partition(":")
 
     def plan(index: int) -> Plan:
         return Plan(cut_at=_CUT, after=HEAD) if index == 0 else Plan()
