@@ -54,6 +54,7 @@ OUTSIDE = {"core": BASE, "log.base": BASE, "observe.hooks": BASE, "": BASE | {"a
 
 # Every other library has one home; nothing but a package's own face, or the one named here, imports that home.
 HOMES = {
+    "aiohttp": "adapters.aiohttp",
     "starlette": "adapters.starlette",
     "fastapi": "adapters.fastapi",
     "flask": "adapters.flask",
@@ -66,7 +67,8 @@ MAY_IMPORT_HOME = {
     ("adapters.fastapi", "adapters.starlette"),  # FastAPI is Starlette
     ("adapters.starlette_responses", "adapters.starlette"),  # the other half of one home
     ("adapters.django_responses", "adapters.django"),  # likewise
-    ("client.exchange", "client.httpx"),  # likewise
+    ("adapters.aiohttp_bridge", "adapters.aiohttp"),  # likewise
+    ("client.exchange", "client.httpx"),
     ("upstream.completions", "client.httpx"),  # the same library, to ask others with
     *((f"log.{name}", "log.redis_link") for name in _REDIS),
 }

@@ -7,6 +7,8 @@ import itertools
 import pytest
 
 from tests.benchmarks.acks import Acknowledging, Asked
+from tests.benchmarks.aiohttp_served import WAYS as AIOHTTP_WAYS
+from tests.benchmarks.aiohttp_served import aiohttp_served
 from tests.benchmarks.cost import LIMITS, check
 from tests.benchmarks.first_token import PARSERS
 from tests.benchmarks.idle import idle
@@ -70,3 +72,9 @@ def test_what_idle_streams_cost_is_of_streams_that_stay() -> None:
     cost = idle("guarded", streams=5, seconds=0.1, http="httptools", loop="uvloop")
     assert cost.cpu >= 0
     assert cost.received == 0  # no heartbeat is due yet
+
+
+@pytest.mark.parametrize("way", AIOHTTP_WAYS)
+def test_both_handlers_of_aiohttp_send_every_token(way: str) -> None:
+    with aiohttp_served(way, "asyncio") as port:
+        assert stream(port, "/brief", 3).tokens == 3 * BRIEF

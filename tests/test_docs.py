@@ -25,6 +25,7 @@ import pytest
 
 from streamguard import client
 from streamguard.core.errors import FailedStream
+from tests.adapters.aiohttp_serving import serving_aiohttp
 from tests.adapters.logged_apps import wait_until
 from tests.adapters.servers import serving
 from tests.asking import http
@@ -51,6 +52,7 @@ RUN = {
     "granting_app.py", "granting_reader.py", "windowed_app.py",
     "converted_app.py", "events_app.py", "limited_reading.py", "resuming.py", "restarted.py",
     "deployed_app.py",
+    "aiohttp_app.py",
 }  # fmt: skip
 
 
@@ -338,6 +340,15 @@ def test_a_session_and_a_span_are_open_for_the_whole_stream(tmp_path: Path) -> N
         assert answer.read() == "word-0 word-1 word-2 "
     with served(tmp_path, "traced_app.py") as url, client.stream_sync("GET", f"{url}/traced") as answer:
         assert answer.read() == "0:generate 1:generate 2:generate "
+
+
+def test_the_handlers_of_aiohttp_stream(tmp_path: Path) -> None:
+    module: dict[str, Any] = {"__name__": "aiohttp_app"}
+    exec(BLOCKS["aiohttp_app.py"], module)
+    with serving_aiohttp(module["app"]) as server:
+        for path in ("chat", "lasting"):
+            with client.stream_sync("POST", f"{server.url}/{path}", json={"text": "word by word"}) as answer:
+                assert answer.read() == "word by word "
 
 
 def test_the_scripts_print_what_the_pages_say(tmp_path: Path) -> None:

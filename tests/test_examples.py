@@ -25,6 +25,7 @@ from streamguard.core.errors import FailedStream
 from streamguard.core.items import Checkpoint, Finish
 from streamguard.core.receipt import Verdict
 from streamguard.log.memory import MemoryLog
+from tests.adapters.aiohttp_serving import serving_aiohttp
 from tests.adapters.servers import Server, serving
 from tests.asking import http
 from tests.modules import ROOT
@@ -33,6 +34,7 @@ from tests.runtime.orphans import died
 
 EXAMPLES = ROOT / "examples"
 APPS = {"fastapi_app.py", "starlette_app.py", "asgi_app.py", "resumable_app.py", "takeover.py"}
+AIOHTTP = {"aiohttp_app.py"}
 CLIENTS = {"client_async.py", "client_sync.py"}
 MODELS = {"takeover_hf.py"}
 SCRIPTS = {"stages.py"}
@@ -67,7 +69,7 @@ def run(name: str, *arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_every_example_is_run() -> None:
-    assert {path.name for path in EXAMPLES.glob("*.py")} == APPS | CLIENTS | MODELS | SCRIPTS | TESTS
+    assert {path.name for path in EXAMPLES.glob("*.py")} == APPS | AIOHTTP | CLIENTS | MODELS | SCRIPTS | TESTS
 
 
 @pytest.mark.parametrize("name", sorted(SCRIPTS))
@@ -127,6 +129,21 @@ class TestFastAPI:
         with served("fastapi_app.py") as server:
             assert http.post(f"{server.url}/early", json={"text": " "}).status_code == 422
             assert read("POST", f"{server.url}/early", json={"text": "hi"}) == (Verdict.COMPLETE, "hi ")
+
+
+class TestAiohttp:
+    def test_chat(self) -> None:
+        with serving_aiohttp(loaded("aiohttp_app.py").app) as server:
+            answer = read("POST", f"{server.url}/chat", json={"text": "Tell me"})
+            assert answer == (Verdict.COMPLETE, "Tell me ")
+            with pytest.raises(FailedStream, match="model_broke"):
+                read("POST", f"{server.url}/chat", json={"text": "Tell break me"})
+            assert http.get(f"{server.url}/ready").status_code == 200
+
+    def test_a_reloaded_page_has_the_answer_of_its_chat(self) -> None:
+        with serving_aiohttp(loaded("aiohttp_app.py").app) as server:
+            read("POST", f"{server.url}/chats/seven", json={"text": "Tell me"})
+            assert read("GET", f"{server.url}/streams?name=ann:seven") == (Verdict.COMPLETE, "Tell me ")
 
 
 class TestStarlette:

@@ -44,8 +44,8 @@ from tests.proofs.measure import ratio
 from tests.proofs.registry import Result, Run, Table, proof
 
 __all__ = [
-    "BRIEF", "RATE", "READERS", "STACKS", "TOKENS", "Served", "allow_files", "answering", "memory_per_stream", "served",
-    "served_per_token", "source_of", "streaming_app",
+    "BRIEF", "FRAME", "PAIRS", "RATE", "READERS", "STACKS", "TOKENS", "Served", "allow_files", "answering", "listening",
+    "memory_per_stream", "numbers", "served", "served_per_token", "source_of", "streaming_app",
 ]  # fmt: skip
 
 STACKS: Final = (("h11", "asyncio"), ("httptools", "uvloop"))
@@ -100,7 +100,8 @@ def _frame() -> int:
 FRAME: Final = _frame()
 
 
-def _numbers(scope: Any) -> float | None:
+def numbers(scope: Any) -> float | None:
+    """What this process used, at the addresses that ask for it."""
     if scope["path"] == "/cpu":
         return time.process_time()
     if scope["path"] == "/sleeps":
@@ -121,7 +122,7 @@ def answering(app: Any) -> Any:
     """`app`, in a process that also answers what it used."""
 
     async def answers(scope: Any, receive: Any, send: Any) -> None:
-        number = _numbers(scope) if scope["type"] == "http" else None
+        number = numbers(scope) if scope["type"] == "http" else None
         if number is None:
             await app(scope, receive, send)
             return
@@ -163,6 +164,13 @@ def served(way: str, http: str, loop: str, module: str = __name__) -> Iterator[i
     app = f"{module}:{way.replace('-', '_')}"
     command = [sys.executable, "-m", "uvicorn", app, "--port", "0", "--http", http, "--loop", loop, "--no-access-log"]
     command += ["--interface", "asgi3", "--lifespan", "off", "--backlog", "2048"]
+    with listening(command) as port:
+        yield port
+
+
+@contextmanager
+def listening(command: list[str]) -> Iterator[int]:
+    """A server as a process that says where it runs; its port."""
     process = subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, text=True)
     try:
         assert process.stderr is not None
