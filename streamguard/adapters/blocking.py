@@ -53,15 +53,15 @@ __all__ = ["BlockingAnswer", "Body", "Head", "let_go", "refused_head", "wait_for
 logger = logging.getLogger("streamguard")
 
 
-class Body(Iterator[bytes]):
+class Body:
     """A body's parts, and what is to be done when the server is done with it; the server calls `close`, always."""
 
     def __init__(self, parts: Iterable[bytes], close: Callable[[], object]) -> None:
-        self._next = iter(parts).__next__
+        self._parts = iter(parts)
         self._close = close
 
-    def __next__(self) -> bytes:
-        return self._next()
+    def __iter__(self) -> Iterator[bytes]:
+        return self._parts
 
     def close(self) -> None:
         self._close()

@@ -29,12 +29,12 @@ from collections.abc import Callable, Mapping
 from typing import Any, overload
 
 from asgiref.sync import async_to_sync, iscoroutinefunction, sync_to_async
+from django.core.handlers.asgi import ASGIHandler
 from django.http import FileResponse, HttpRequest
 from django.http.response import HttpResponseBase
 from django.urls import URLPattern, re_path
 from typing_extensions import Unpack
 
-from streamguard.adapters.asgi import SealMiddleware
 from streamguard.adapters.blocking import Head
 from streamguard.adapters.django_responses import (
     GuardedResponse,
@@ -48,15 +48,17 @@ from streamguard.adapters.django_responses import (
 )
 from streamguard.adapters.endpoints import RootedSeal, require_path
 from streamguard.adapters.logged import LoggedAnswer, register_resumer
-from streamguard.adapters.loop_bridge import LoopBridge, LoopHead, answered
+from streamguard.adapters.loop_bridge import SEND, LoopBridge, LoopHead, answered
 from streamguard.adapters.options import AnswerOptions, Options, StreamNames, StreamOptions, no_endpoint
 from streamguard.adapters.pool import is_function
 from streamguard.adapters.returned import streams_unguarded
 from streamguard.adapters.seal import ASGIApp, Message, Receive, Scope, Send
+from streamguard.adapters.seal import SealMiddleware as Seal
 from streamguard.adapters.threaded import Guarding, Logging, ThreadGuard, bridged, logged_head
 from streamguard.app import Action
 from streamguard.core.arguments import shown
 from streamguard.runtime.configured import principal_of
+from streamguard.runtime.drain import GRACE
 from streamguard.runtime.source import Producer
 
 __all__ = ["GuardedResponse", "SealMiddleware", "StreamGuard", "guarded"]
@@ -221,16 +223,34 @@ class StreamGuard(ThreadGuard):
             application = guard.seal(get_asgi_application())
         """
 
-        async def living(scope: Scope, receive: Receive, send: Send) -> None:
-            if scope["type"] != "lifespan":
-                await application(scope, receive, send)
-                return
+        return RootedSeal(_Called(application), self, close_log=close_log)
+
+
+class _Called:
+    """Django's own handler, where it is called: what it is called with is known to its answers (`loop_bridge`), and a
+    server's lifespan, which it knows nothing of, is answered for it."""
+
+    def __init__(self, application: ASGIApp) -> None:
+        self._application = application
+        self._own = isinstance(application, ASGIHandler)  # a layer round it may want to see every part
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "lifespan":
             message: Message = {}
             while message.get("type") != "lifespan.shutdown":
                 message = await receive()
                 await send({"type": f"{message['type']}.complete"})
+            return
+        if self._own:
+            scope[SEND] = send
+        await self._application(scope, receive, send)
 
-        return RootedSeal(living, self, close_log=close_log)
+
+class SealMiddleware(Seal):
+    """The outermost layer of a Django project under ASGI: `application = SealMiddleware(get_asgi_application())`."""
+
+    def __init__(self, app: ASGIApp, *, grace: float = GRACE, on_sigterm: bool = True) -> None:
+        super().__init__(_Called(app), grace=grace, on_sigterm=on_sigterm)
 
 
 def _in_either(begin: Callable[[], Any]) -> Any:

@@ -16,7 +16,7 @@ from typing_extensions import Unpack
 
 from streamguard.adapters.asgi import GuardedAnswer, refuse_early, request_facts, stream_headers
 from streamguard.adapters.blocking import BlockingAnswer, Head
-from streamguard.adapters.loop_bridge import LoopBridge, LoopHead
+from streamguard.adapters.loop_bridge import LoopBody, LoopBridge, LoopHead
 from streamguard.adapters.options import AnswerOptions, Options
 from streamguard.adapters.reading import ROOT
 from streamguard.adapters.seal import Scope, mark_guarded
@@ -48,6 +48,15 @@ class HeadResponse(StreamingHttpResponse):  # type: ignore[misc]  # Django has n
 
     def __init__(self, head: Head | LoopHead) -> None:
         super().__init__(head.body, status=head.status, headers=_fields(head.headers))
+        self._guarded = head.body
+
+    def __aiter__(self) -> AsyncIterator[bytes]:
+        body = self._guarded
+        # Where no middleware has put another iterator round it; it is bytes already, and Django would look at each.
+        if isinstance(body, LoopBody) and self._iterator is body.__aiter__():
+            return body.straight()
+        found: AsyncIterator[bytes] = super().__aiter__()
+        return found
 
 
 def _fields(headers: Iterable[tuple[str, str]]) -> dict[str, str]:
@@ -66,7 +75,7 @@ def response_of(head: Head | LoopHead) -> HttpResponseBase:
     return HeadResponse(head)
 
 
-class GuardedResponse(StreamingHttpResponse):  # type: ignore[misc]
+class GuardedResponse(HeadResponse):
     """A response that streams a source, guarded, to one request; from any view, under ASGI and WSGI.
 
         return GuardedResponse(request, generate(prompt), dialect="openai", flush=EveryTokens(8))
@@ -99,7 +108,7 @@ class GuardedResponse(StreamingHttpResponse):  # type: ignore[misc]
             self.answer = BlockingAnswer(on_thread(source), **given)
             self.answer.request = request
             head = self.answer.begin(environ_of(request))
-        super().__init__(head.body, status=head.status, headers=_fields(head.headers))
+        super().__init__(head)
 
     @property
     def outcome(self) -> Outcome | None:
@@ -121,14 +130,14 @@ def _settled(answer: GuardedAnswer, request: Any) -> LoopHead:
     if refused is None and facts.method != "HEAD" and not drain_of(scope).ready:
         refused = come_back(facts, *GOING_AWAY)
     if refused is not None:
-        return LoopHead(refused.status, list(refused.headers), _refused(refused, answer))
+        return LoopHead(refused.status, list(refused.headers), LoopBody(_refused(refused, answer)))
     zero = None
     if facts.method != "HEAD":
         answer.sid = new_sid()
         zero = cursor_zero(answer.sid)
     keys = options.granted(facts, answer.headers)
     headers = stream_headers(options, answer.headers, zero, options.carrier(terms(facts)), keys)
-    return LoopHead(answer.status, headers, LoopBridge(answer, scope, body_of(request)).parts())
+    return LoopHead(answer.status, headers, LoopBridge(answer, scope, body_of(request)).body())
 
 
 async def _unasked(*args: Any) -> Any:

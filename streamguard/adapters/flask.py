@@ -32,7 +32,7 @@ from flask import Flask, Response, has_request_context, request
 from flask.globals import request_ctx
 from typing_extensions import Unpack
 
-from streamguard.adapters.blocking import BlockingAnswer, Head
+from streamguard.adapters.blocking import BlockingAnswer, Body, Head
 from streamguard.adapters.endpoints import require_path
 from streamguard.adapters.logged import register_resumer
 from streamguard.adapters.options import AnswerOptions, Options, StreamNames, StreamOptions, no_endpoint
@@ -57,6 +57,11 @@ class HeadResponse(Response):
 
     def __init__(self, head: Head) -> None:
         super().__init__(head.body, status=head.status, headers=head.headers)
+        self._parts = head.body
+
+    def get_app_iter(self, environ: Any) -> Iterable[bytes]:
+        # As it is, and not part by part through a generator that encodes text.
+        return Body(self._parts, self.close) if self.is_streamed else super().get_app_iter(environ)
 
 
 class GuardedResponse(Response):
@@ -80,7 +85,7 @@ class GuardedResponse(Response):
         **named: Unpack[Options],
     ) -> None:
         super().__init__(status=status, headers=dict(headers or {}))
-        self.answer = BlockingAnswer(in_context(source), options=options, **named)
+        self.answer = BlockingAnswer(_in_context(source), options=options, **named)
         self._kind = self.answer.options.carrier(None).content_type
         self.headers.setdefault("Content-Type", self._kind)  # for those who look at it before it is sent
 
@@ -117,7 +122,7 @@ def guarded(endpoint: View | None = None, /, **named: Unpack[Options]) -> Any:
 
     A response that the view returns passes.
     """
-    guarding = Guarding(AnswerOptions.of(None, named), in_context)
+    guarding = Guarding(AnswerOptions.of(None, named), _in_context)
     return functools.partial(_wrapped, guarding) if endpoint is None else _wrapped(guarding, endpoint)
 
 
@@ -151,7 +156,7 @@ def _passes(result: Any) -> bool:
     return True
 
 
-def in_context(source: Any) -> Any:
+def _in_context(source: Any) -> Any:
     """A source in a request context of its own, for as long as it streams; what is none is left as it is."""
     if not has_request_context():
         return source
@@ -218,7 +223,7 @@ class StreamGuard(ThreadGuard):
         def wrap(function: View) -> View:
             # Now: a process is asked for another's stream before it has one of its own.
             named = register_resumer(self, stream, options, function)
-            return _wrapped(Logging(self, (named, options), in_context), function)
+            return _wrapped(Logging(self, (named, options), _in_context), function)
 
         return wrap if endpoint is None else wrap(endpoint)
 
@@ -232,7 +237,7 @@ class StreamGuard(ThreadGuard):
         """The answer of a view that was called already: `source` is opened only if the request starts a stream."""
         asked = _asked()
         more: Any = {"both": StreamOptions.split(named), "status": status, "headers": headers or {}}
-        return HeadResponse(logged_head(self, asked.environ, asked, in_context(source), **more))
+        return HeadResponse(logged_head(self, asked.environ, asked, _in_context(source), **more))
 
     def install(
         self,

@@ -6,6 +6,9 @@ The application runs in a task beside the one that iterates. What it sends waits
 once. A body that the application does not end raises BodyAborted where no seal stands outside, which else drops the end
 that the framework gives it. Whoever stops iterating waits for the application: what the framework opened for the
 request is there for as long as the source uses it.
+
+Where the framework's own `send` is known (SEND), and nobody stands between it and the body, parts go there at once
+(`straight`): a token then has no task to change.
 """
 
 from __future__ import annotations
@@ -23,12 +26,14 @@ from streamguard.adapters.asgi import GuardedAnswer, request_facts
 from streamguard.adapters.logged import Claim, LoggedAnswer, make_claim, with_slot
 from streamguard.adapters.reading import ROOT
 from streamguard.adapters.returned import refuse_plain
-from streamguard.adapters.seal import ASGIApp, Message, Scope, is_aborted, mark_guarded
+from streamguard.adapters.seal import ASGIApp, Message, Scope, Send, is_aborted, mark_guarded
 from streamguard.adapters.shutdown import drain_of
 from streamguard.adapters.threaded import Guarding, Logging, Passes
 from streamguard.runtime.blocking import BodyAborted
 
-__all__ = ["LoopBridge", "LoopHead", "answered"]
+__all__ = ["SEND", "LoopBody", "LoopBridge", "LoopHead", "answered"]
+
+SEND: Final = "streamguard.send"  # in a scope: what the framework itself was called with
 
 _HIGH: Final = 64 * 1024  # bytes that wait, above which the application waits
 
@@ -39,7 +44,24 @@ class LoopHead:
 
     status: int
     headers: list[tuple[str, str]]
-    body: AsyncIterator[bytes]
+    body: LoopBody
+
+
+class LoopBody:
+    """A body, to be iterated once."""
+
+    def __init__(self, parts: AsyncIterator[bytes], straight: Callable[[], object] | None = None) -> None:
+        self._parts = parts
+        self._straight = straight
+
+    def __aiter__(self) -> AsyncIterator[bytes]:
+        return self._parts
+
+    def straight(self) -> AsyncIterator[bytes]:
+        """The same for the framework's own `send`, which need not be given what can be sent without it."""
+        if self._straight is not None:
+            self._straight()
+        return self._parts
 
 
 class LoopBridge:
@@ -57,6 +79,7 @@ class LoopBridge:
         self._more = anyio.Event()
         self._room = anyio.Event()
         self._whole = False
+        self._straight: Send | None = None
 
     async def begin(self) -> LoopHead:
         """Call the application; its answer. Raises what it raised before one."""
@@ -72,10 +95,17 @@ class LoopBridge:
             raise RuntimeError("the application answered nothing")
         start = started.result()
         headers = [(name.decode("latin-1"), value.decode("latin-1")) for name, value in start["headers"]]
-        return LoopHead(start["status"], headers, self.parts())
+        return LoopHead(start["status"], headers, self.body())
 
-    async def parts(self) -> AsyncIterator[bytes]:
-        """The body; of an application that was not called yet, it is called now."""
+    def body(self) -> LoopBody:
+        """The body of an application that is called when it is asked for, if it was not yet."""
+        return LoopBody(self._taken(), self._go_straight)
+
+    def _go_straight(self) -> None:
+        if not self._parts:  # what waits already must not be overtaken
+            self._straight = self._scope.get(SEND)
+
+    async def _taken(self) -> AsyncIterator[bytes]:
         task, _ = self._begun()
         try:
             while True:

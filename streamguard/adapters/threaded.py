@@ -36,7 +36,7 @@ from streamguard.runtime.configured import principal_of
 from streamguard.runtime.loopthread import loop_thread, on_caller
 from streamguard.runtime.source import Producer
 
-__all__ = ["Guarding", "Logging", "ThreadGuard", "bridged", "logged_head"]
+__all__ = ["REQUEST", "Guarding", "Logging", "Passes", "ThreadGuard", "bridged", "logged_head"]
 
 logger = logging.getLogger("streamguard")
 
@@ -97,12 +97,12 @@ class Logging(Guarding):
             try:
                 source = endpoint()
                 if passes(source):
-                    claim_let_go(claim)
+                    _let_go(claim)
                     return source
                 refuse_plain(name, source)
                 source = self.dress(source)
             except BaseException:
-                claim_let_go(claim)
+                _let_go(claim)
                 raise
         return logged_head(self.guard, environ, request, source, claim=claim, both=self.both)
 
@@ -117,11 +117,11 @@ class Logging(Guarding):
                 await anyio.sleep(LOOK)
             return {"type": "http.disconnect"}
 
-        claim = await make_claim(self.guard, request, request_scope(environ, request, self.guard), read)
+        claim = await make_claim(self.guard, request, _scope(environ, request, self.guard), read)
         return await with_slot(self.guard, claim, request, receive, read)
 
 
-def claim_let_go(claim: Claim) -> None:
+def _let_go(claim: Claim) -> None:
     """Release its slot, if it has one, where slots are counted."""
     loop_thread().call(claim.let_go)
 
@@ -130,7 +130,7 @@ def _nothing() -> Iterable[str]:
     raise AssertionError("the source of an answer that starts nothing was asked for")
 
 
-def request_scope(environ: Environ, request: Any, guard: BaseGuard) -> dict[str, Any]:
+def _scope(environ: Environ, request: Any, guard: BaseGuard) -> dict[str, Any]:
     """A request's scope, as the seal of an ASGI application would hand it on."""
     scope = scope_of(environ, facts_of(environ))
     scope[ROOT] = scope["root_path"]
@@ -161,7 +161,7 @@ def bridged(app: Any, environ: Environ, request: Any, guard: ThreadGuard, option
     """The Head of what an ASGI application of this library answers."""
     guard.threaded = True
     bridge = Bridge(app, environ, write=options.timing.write)
-    return bridge.begin(request_scope(environ, request, guard))
+    return bridge.begin(_scope(environ, request, guard))
 
 
 @attrs.define(eq=False)

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import errno
 import time
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterator
 from typing import Any, Final
 
 from streamguard.core.errors import Failure, failure_from
@@ -95,7 +95,6 @@ class BlockingDriver:
         self._first_byte: float | None = None
         self._name = stage.cursor.sid[:8] + (f" (request {request_id[:64]})" if request_id else "")
         self._parts = self._make()
-        self._next = self._parts.__next__
 
     def cancel(self, failure: Failure | None = None) -> None:
         """End the stream as `cancelled`, unless it has ended. From any thread."""
@@ -116,11 +115,8 @@ class BlockingDriver:
             self._tell()
             raise
 
-    def __iter__(self) -> BlockingDriver:
-        return self
-
-    def __next__(self) -> bytes:
-        return self._next()
+    def __iter__(self) -> Iterator[bytes]:
+        return self._parts  # itself, and not one that asks it: a token's way has no call too many
 
     def close(self) -> None:
         """Close the source, within its limit, and give the Outcome to `on_end`; once."""
@@ -179,11 +175,13 @@ class BlockingDriver:
     def _items(self) -> Generator[bytes, None, bytes]:
         """Everything until the source's end, or a reason to end. Returns what was framed and not yielded."""
         stage, source, clock = self._stage, self._source, self._clock
-        push, held = stage.push, self._held
+        push, held, following, timed = stage.push, self._held, source.next, stage.timed
+        # How long it may sleep whatever is due: that is looked at exactly once the source was silent for so long.
+        pause = step = min(LOOK, self._timing.heartbeat or LOOK, self._timing.stall or LOOK)
         looked = self._parked = clock()
         while True:
             try:
-                item = held.pop() if held else source.next(0.0 if source.filled else self._due(now := clock()) - now)
+                item = held.pop() if held else following(pause)
                 now = clock()
                 out = push(item, now)
             except Quiet:
@@ -194,6 +192,7 @@ class BlockingDriver:
                 if out:
                     yield out
                     self._wrote = clock()
+                pause = self._due(now := clock()) - now
                 continue
             except StopAsyncIteration:
                 return b""
@@ -214,6 +213,7 @@ class BlockingDriver:
                 now = clock()  # the write may have waited, and that is not the source's silence
                 self._wrote = now
             self._parked = now
+            pause = self._due(now) - now if timed else step
 
     def _due(self, now: float) -> float:
         """When to look again, at the latest, while the source is silent."""

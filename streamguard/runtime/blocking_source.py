@@ -36,37 +36,26 @@ class _BlockingHandOver(HandOver):
         super().__init__(bounds)
         self._woken = threading.Lock()
         self._woken.acquire()
-        self._timeout = 0.0
+        self._sleep_until_woken = self._woken.acquire
         self._interrupted = False
-
-    @property
-    def filled(self) -> bool:
-        return bool(self._queue)
 
     def next(self, timeout: float) -> Item:
         """What `take` gives, and raises; Quiet after so many seconds."""
-        self._timeout = timeout
-        try:
-            self.take().send(None)
-        except StopIteration as done:  # it never suspends, see `_sleep`
-            return done.value  # type: ignore[no-any-return]
-        raise AssertionError("a hand-over to a thread was suspended")
+        while not self._queue:
+            self._behind = None
+            self._idle = True
+            if self._queue:
+                self._idle = False
+                break
+            if not self._sleep_until_woken(True, max(timeout, 0.0)) or self._interrupted:
+                self._idle = self._interrupted = False
+                raise Quiet
+        return self._pop()
 
     def interrupt(self) -> None:
         """Have `next` raise Quiet, now or at its next call. From any thread."""
         self._interrupted = True
         self._wake()
-
-    async def _sleep(self) -> None:
-        # Where `take` suspends its task, this stops its thread.
-        self._behind = None
-        self._idle = True
-        if self._queue:
-            self._idle = False
-            return
-        if not self._woken.acquire(timeout=min(max(self._timeout, 0.0), threading.TIMEOUT_MAX)) or self._interrupted:
-            self._idle = self._interrupted = False
-            raise Quiet
 
     def _wake(self) -> None:
         self._idle = False
@@ -87,11 +76,6 @@ class BlockingSource:
         self._task: concurrent.futures.Future[None] | None = None
         self.next = self._hand_over.next
         self.interrupt = self._hand_over.interrupt
-
-    @property
-    def filled(self) -> bool:
-        """Whether `next` would not wait."""
-        return self._hand_over.filled
 
     def start(self) -> None:
         """Begin to take items. Raises as `TokenSource.open` does."""
