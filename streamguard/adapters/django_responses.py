@@ -172,10 +172,17 @@ def environ_of(request: Any) -> dict[str, Any]:
 
 def scope_of(request: Any) -> Scope:
     scope: Scope = request.scope
+    if any(isinstance(name, str) for name, _ in scope["headers"]):  # as Django's own test client has some
+        scope["headers"] = [tuple(map(_bytes, pair)) for pair in scope["headers"]]
+        scope["query_string"] = _bytes(scope.get("query_string", b""))
     mark_guarded(scope)
     scope.setdefault(ROOT, scope.get("root_path", ""))
     scope[REQUEST] = request
     return scope
+
+
+def _bytes(text: str | bytes) -> bytes:
+    return text.encode("latin-1") if isinstance(text, str) else text
 
 
 # ---- sources --------------------------------------------------------------------------------------

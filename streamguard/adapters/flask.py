@@ -24,11 +24,12 @@ done when the source is closed.
 from __future__ import annotations
 
 import functools
+import inspect
 import io
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Iterator, Mapping
 from typing import Any, overload
 
-from flask import Flask, Response, has_request_context, request
+from flask import Flask, Response, current_app, has_request_context, request
 from flask.globals import request_ctx
 from typing_extensions import Unpack
 
@@ -133,7 +134,9 @@ def _wrapped(guarding: Guarding, endpoint: View) -> View:
     @functools.wraps(endpoint)
     def view(*args: Any, **kwargs: Any) -> Any:
         asked = _asked()
-        call = functools.partial(endpoint, *args, **kwargs)
+        # An async view that returns its source is run as Flask runs any.
+        function = current_app.ensure_sync(endpoint) if inspect.iscoroutinefunction(endpoint) else endpoint
+        call = functools.partial(function, *args, **kwargs)
         answer = guarding.answer(asked.environ, asked, call, endpoint, _passes)
         return HeadResponse(answer) if isinstance(answer, Head) else answer
 
@@ -174,7 +177,8 @@ class _InContext:
         self._source = source
 
     def __iter__(self) -> Iterator[Any]:
-        with self._context:
+        # The application's context first: what the view had is still there, and would be taken for one.
+        with self._context.app.app_context(), self._context:
             try:
                 yield from self._source
             finally:
@@ -192,7 +196,7 @@ class _AsyncInContext:
         self._source = source
 
     async def __aiter__(self) -> AsyncIterator[Any]:
-        with self._context:
+        with self._context.app.app_context(), self._context:
             try:
                 async for item in self._source:
                     yield item

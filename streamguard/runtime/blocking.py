@@ -149,10 +149,9 @@ class BlockingDriver:
                 yield opening
             self._wrote = self._first_byte = self._clock()
             self._open()
-            if self._why is None:
-                last = yield from self._items()
-                if self._why is not GONE:
-                    yield last + self._terminal()
+            last = b"" if self._why is not None else (yield from self._items())
+            if self._why is not GONE:
+                yield last + self._terminal()
             self._whole = True
         except BaseException as exc:  # the server closes the iterator, or is told to stop
             self._why = self._why or self._interrupted(exc)

@@ -10,7 +10,7 @@ import concurrent.futures
 import contextvars
 import logging
 import threading
-from collections.abc import Iterable
+from collections.abc import Awaitable, Callable, Iterable
 
 import anyio.lowlevel
 
@@ -74,27 +74,25 @@ class BlockingSource:
         self._over = threading.Event()
         self._thread: SourceThread | None = None
         self._task: concurrent.futures.Future[None] | None = None
+        self._refused = False
         self.next = self._hand_over.next
         self.interrupt = self._hand_over.interrupt
 
     def start(self) -> None:
         """Begin to take items. Raises as `TokenSource.open` does."""
-        opened = self._source.open_sync()
-        if opened is not None:
-            self._begin(*opened)
-        else:
-            self._task = loop_thread().start(self._pump)
+        self._start(self._pump)
 
     def close(self, limit: float) -> bool:
         """Stop the source, and wait until it is closed, for `limit` seconds; whether it is. Logs what closing raises,
         and raises nothing."""
         self._hand_over.close()
+        if self._refused:
+            return True  # it is another stream's
         if self._thread is None and self._task is None:  # not started: what closes a connection may block
-            opened = self._source.open_sync()
-            if opened is not None:
-                self._begin(*opened)
-            else:
-                self._task = loop_thread().start(self._close)
+            try:
+                self._start(self._close)
+            except ValueError:
+                return True
         elif self._task is not None and not self._over.wait(min(limit, 0.1)):
             self._task.cancel()  # it waits for its next item, and did not see that the hand-over is closed
         closed = self._over.wait(limit)
@@ -103,6 +101,18 @@ class BlockingSource:
             if closed and self._thread.failure is not None:
                 logger.warning("closing a source raised %r", self._thread.failure)
         return closed
+
+    def _start(self, other: Callable[[], Awaitable[None]]) -> None:
+        """On a thread of its own, or by `other` on the loop. Raises ValueError."""
+        try:
+            opened = self._source.open_sync()
+        except ValueError:
+            self._refused = True
+            raise
+        if opened is not None:
+            self._begin(*opened)
+        else:
+            self._task = loop_thread().start(other)
 
     def _begin(self, iterable: Iterable[Item], context: contextvars.Context) -> None:
         thread = SourceThread(iterable, self._hand_over, self._over.set)
