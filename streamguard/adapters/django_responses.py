@@ -7,6 +7,7 @@ import io
 from collections.abc import AsyncIterable, AsyncIterator, Iterable, Iterator, Mapping
 from typing import Any
 
+import anyio
 from asgiref.sync import ThreadSensitiveContext, sync_to_async
 from django.db import connections
 from django.http import HttpRequest, HttpResponse, StreamingHttpResponse
@@ -19,7 +20,7 @@ from streamguard.adapters.blocking import BlockingAnswer, Head
 from streamguard.adapters.loop_bridge import LoopBody, LoopBridge, LoopHead
 from streamguard.adapters.options import AnswerOptions, Options
 from streamguard.adapters.reading import ROOT
-from streamguard.adapters.seal import Scope, mark_guarded
+from streamguard.adapters.seal import Scope, is_aborted, mark_aborted, mark_guarded
 from streamguard.adapters.shutdown import GOING_AWAY, drain_of
 from streamguard.adapters.threaded import REQUEST
 from streamguard.core.arguments import shown
@@ -130,7 +131,7 @@ def _settled(answer: GuardedAnswer, request: Any) -> LoopHead:
     if refused is None and facts.method != "HEAD" and not drain_of(scope).ready:
         refused = come_back(facts, *GOING_AWAY)
     if refused is not None:
-        return LoopHead(refused.status, list(refused.headers), LoopBody(_refused(refused, answer)))
+        return LoopHead(refused.status, list(refused.headers), LoopBody(_refused(refused, answer, scope)))
     zero = None
     if facts.method != "HEAD":
         answer.sid = new_sid()
@@ -144,12 +145,15 @@ async def _unasked(*args: Any) -> Any:
     raise AssertionError("an answer's head was settled without the server")
 
 
-async def _refused(refused: Refusal, answer: GuardedAnswer) -> AsyncIterator[bytes]:
+async def _refused(refused: Refusal, answer: GuardedAnswer, scope: Scope) -> AsyncIterator[bytes]:
     await answer.source.aclose()
     if refused.body:
         yield refused.body
     if refused.abort:
-        raise BodyAborted
+        await anyio.sleep(answer.options.timing.linger)  # Chromium drops what it has where the abort is close behind it
+        mark_aborted(scope)
+        if not is_aborted(scope):
+            raise BodyAborted
 
 
 # ---- requests -------------------------------------------------------------------------------------
@@ -172,7 +176,8 @@ def environ_of(request: Any) -> dict[str, Any]:
 
 def scope_of(request: Any) -> Scope:
     scope: Scope = request.scope
-    if any(isinstance(name, str) for name, _ in scope["headers"]):  # as Django's own test client has some
+    # Django's own test client has some of these as text.
+    if isinstance(scope.get("query_string"), str) or any(isinstance(name, str) for name, _ in scope["headers"]):
         scope["headers"] = [tuple(map(_bytes, pair)) for pair in scope["headers"]]
         scope["query_string"] = _bytes(scope.get("query_string", b""))
     mark_guarded(scope)

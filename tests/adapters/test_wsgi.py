@@ -334,7 +334,7 @@ def test_a_reader_that_leaves_is_noticed_while_the_source_is_silent(server: str,
 
 @pytest.mark.parametrize("server", ["waitress", "werkzeug"])
 def test_no_server_logs_a_traceback_of_an_abort(server: str, caplog: Any) -> None:
-    with serving_wsgi(server, guarded(lambda environ: failing())) as url:
+    with serving_wsgi(server, guarded(timing=Timing(linger=0.01))(lambda environ: failing())) as url:
         with Connection(int(url.rpartition(":")[2])) as connection:
             connection.get("/")
             body = connection.rest()
