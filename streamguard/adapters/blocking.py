@@ -20,7 +20,7 @@ from typing_extensions import Unpack
 
 from streamguard.adapters.admitting import Place, admitted_request
 from streamguard.adapters.asgi import MAX_BUFFERED, compressed, refuse_http10, stream_headers
-from streamguard.adapters.environ import Environ, aborted_by, facts_of, gone_by, keep_body, limit_writes
+from streamguard.adapters.environ import Environ, aborted_by, facts_of, gone_by, keep_body, limit_writes, warn_of_lone
 from streamguard.adapters.first import look_at_first
 from streamguard.adapters.options import AnswerOptions, Options
 from streamguard.adapters.pacing import make_pacer
@@ -181,6 +181,7 @@ class BlockingAnswer:
         keys, wire = options.granted(facts, self.headers), options.carrier(agreed)
         encoder = FramedEncoder(options.dialect, negotiated=agreed.negotiated)
         pipeline = Pipeline(options.policy(keys), encoder, CompletionGuard(wire))
+        warn_of_lone(environ)
         limit_writes(environ, options.timing.write)
         make_pacer(None, options.window)  # says, once, that there is none here
         keep_body(environ)

@@ -18,7 +18,7 @@ from typing import Any, Final
 import anyio
 
 from streamguard.adapters.blocking import Body, Head
-from streamguard.adapters.environ import Environ, aborted_by, gone_by, keep_body, limit_writes
+from streamguard.adapters.environ import Environ, aborted_by, gone_by, keep_body, limit_writes, warn_of_lone
 from streamguard.adapters.seal import ASGIApp, Message
 from streamguard.runtime.blocking import LOOK
 from streamguard.runtime.loopthread import Call, Waiting, loop_thread
@@ -49,6 +49,7 @@ class Bridge:
         self._room: anyio.Event | None = None  # of an application that waits
         self._left: anyio.Event | None = None
         self._asked = self._over = False
+        warn_of_lone(environ)
         limit_writes(environ, write)
 
     def begin(self, scope: MutableMapping[str, Any]) -> Head:

@@ -32,7 +32,7 @@ from asgiref.sync import async_to_sync, iscoroutinefunction, sync_to_async
 from django.core.handlers.asgi import ASGIHandler
 from django.http import FileResponse, HttpRequest
 from django.http.response import HttpResponseBase
-from django.urls import URLPattern, re_path
+from django.urls import re_path
 from typing_extensions import Unpack
 
 from streamguard.adapters.blocking import Head
@@ -213,7 +213,7 @@ class StreamGuard(ThreadGuard):
             return response_of(bridged(endpoints, environ_of(request), request, self, endpoints.options))
 
         serve.csrf_exempt = True  # type: ignore[attr-defined]  # a POST there is JSON, which a form cannot send
-        pattern: URLPattern = re_path(rf"^{path.lstrip('/')}(?:/.*)?$", serve)
+        pattern: Any = re_path(rf"^{path.lstrip('/')}(?:/.*)?$", serve)
         urlpatterns.insert(0, pattern)
 
     def seal(self, application: ASGIApp, *, close_log: bool = True) -> ASGIApp:

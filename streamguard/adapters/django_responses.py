@@ -51,13 +51,12 @@ class HeadResponse(StreamingHttpResponse):  # type: ignore[misc]  # Django has n
         super().__init__(head.body, status=head.status, headers=_fields(head.headers))
         self._guarded = head.body
 
-    def __aiter__(self) -> AsyncIterator[bytes]:
+    def __aiter__(self) -> Any:
         body = self._guarded
         # Where no middleware has put another iterator round it; it is bytes already, and Django would look at each.
         if isinstance(body, LoopBody) and self._iterator is body.__aiter__():
             return body.straight()
-        found: AsyncIterator[bytes] = super().__aiter__()
-        return found
+        return super().__aiter__()
 
 
 def _fields(headers: Iterable[tuple[str, str]]) -> dict[str, str]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import functools
 import io
+import logging
 import socket
 import sys
 from collections.abc import Callable, MutableMapping
@@ -18,7 +19,9 @@ from typing import Any, Final
 from streamguard.core.exchange import RequestFacts
 from streamguard.runtime.blocking import BodyAborted
 
-__all__ = ["Environ", "aborted_by", "facts_of", "gone_by", "keep_body", "limit_writes", "scope_of"]
+__all__ = ["Environ", "aborted_by", "facts_of", "gone_by", "keep_body", "limit_writes", "scope_of", "warn_of_lone"]
+
+logger = logging.getLogger("streamguard")
 
 Environ = MutableMapping[str, Any]
 
@@ -114,6 +117,20 @@ def _socket(environ: Environ) -> Any:
     if environ.get("SERVER_PROTOCOL") == "HTTP/2":
         return None  # it is that of other requests too
     return next((environ[name] for name in _SOCKETS if environ.get(name) is not None), None)
+
+
+def warn_of_lone(environ: Environ) -> None:
+    """Say once where a worker of gunicorn's has one request at a time: a stream keeps others out, and is killed."""
+    if environ.get("wsgi.multithread") is False and str(environ.get("SERVER_SOFTWARE", "")).startswith("gunicorn"):
+        _warn_of_lone()
+
+
+@functools.cache
+def _warn_of_lone() -> None:
+    logger.warning(
+        "a stream is served by a worker that has one request at a time, and that gunicorn kills after its --timeout, "
+        "30 s by default: start it with `-k gthread --threads 100`, or with `--timeout 0` and a worker for each stream"
+    )
 
 
 def aborted_by(environ: Environ) -> Callable[[], BaseException]:

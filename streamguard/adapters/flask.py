@@ -240,7 +240,7 @@ class StreamGuard(ThreadGuard):
     ) -> Response:
         """The answer of a view that was called already: `source` is opened only if the request starts a stream."""
         asked = _asked()
-        more: Any = {"both": StreamOptions.split(named), "status": status, "headers": headers or {}}
+        more: Any = {"both": StreamOptions.split(named), "status": status, "headers": list((headers or {}).items())}
         return HeadResponse(logged_head(self, asked.environ, asked, _in_context(source), **more))
 
     def install(

@@ -13,7 +13,7 @@ import functools
 import inspect
 import logging
 import weakref
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from typing import Any, Final
 
 import anyio
@@ -148,12 +148,11 @@ def logged_head(
     both: tuple[StreamOptions, AnswerOptions],
     claim: Claim | None = None,
     status: int = 200,
-    headers: Mapping[str, str] | Iterable[tuple[str, str]] = (),
+    headers: Iterable[tuple[str, str]] = (),
 ) -> Head:
     """The Head of an answer from a guard's log."""
-    fields = list(headers.items()) if isinstance(headers, Mapping) else list(headers)
     asked: Any = {"request": request, "body": keep_body(environ), "claim": claim, "options": both}
-    answer = LoggedAnswer(guard, source, status=status, headers=fields, **asked)
+    answer = LoggedAnswer(guard, source, status=status, headers=headers, **asked)
     return bridged(answer, environ, request, guard, both[1])
 
 

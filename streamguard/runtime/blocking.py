@@ -26,6 +26,7 @@ from streamguard.core.errors import Failure, failure_from
 from streamguard.core.items import Item
 from streamguard.observe.hooks import OnEnd, Outcome
 from streamguard.runtime.blocking_source import BlockingSource, Quiet
+from streamguard.runtime.cancellation import FATAL
 from streamguard.runtime.drain import Drain
 from streamguard.runtime.ending import GONE, SHUTDOWN, SLOW, Why, log_end
 from streamguard.runtime.loopthread import loop_thread
@@ -87,6 +88,7 @@ class BlockingDriver:
         self._request_id = request_id
         self._why: Why | None = None
         self._told: Why | None = None  # by another thread
+        self._exit: BaseException | None = None  # what ends the process
         self._begun = self._whole = self._over = False
         self._held: list[Item] = []  # the first item, where the headers waited for it
         self._started = self._wrote = self._clock()
@@ -157,6 +159,8 @@ class BlockingDriver:
             self._why = self._why or self._interrupted(exc)
             self._tell()
             raise
+        if self._exit is not None:
+            raise self._exit
         if self._stage.status != "complete" and (self._abort or self._why is GONE):
             self._linger()
             raise self._aborted()
@@ -194,6 +198,9 @@ class BlockingDriver:
                 pause = self._due(now := clock()) - now
                 continue
             except StopAsyncIteration:
+                return b""
+            except FATAL as exc:  # a server's signal handler raised it here: its reader can still be told
+                self._why, self._exit = SHUTDOWN, exc
                 return b""
             except Exception as exc:
                 self._fail(exc)

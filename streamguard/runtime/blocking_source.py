@@ -16,6 +16,7 @@ import anyio.lowlevel
 
 from streamguard.core.items import Item
 from streamguard.runtime.buffer import Buffer, HandOver
+from streamguard.runtime.closing import close_sync
 from streamguard.runtime.loopthread import loop_thread
 from streamguard.runtime.source import TokenSource
 from streamguard.runtime.threads import SourceThread
@@ -116,8 +117,13 @@ class BlockingSource:
 
     def _begin(self, iterable: Iterable[Item], context: contextvars.Context) -> None:
         thread = SourceThread(iterable, self._hand_over, self._over.set)
-        thread.start(context)
-        self._thread = thread
+        self._thread = thread  # before it begins: a signal's handler may raise while it does
+        try:
+            thread.start(context)
+        except RuntimeError:  # the system gives no thread
+            self._over.set()
+            close_sync(iterable)
+            raise
 
     async def _pump(self) -> None:
         """In a task of the loop thread: step, put, wait for room; close whatever happens."""

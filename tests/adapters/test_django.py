@@ -23,7 +23,7 @@ from streamguard.observe.hooks import Outcome
 from streamguard.runtime.blocking import BodyAborted
 from streamguard.runtime.timing import Timing
 from tests.adapters.django_site import ASGI, DIRECT, WSGI
-from tests.adapters.servers import DEADLINE, Connection, serving
+from tests.adapters.servers import DEADLINE, Connection, Gate, serving
 from tests.adapters.wsgi_calls import Answer, called
 
 GZIP = {"HTTP_ACCEPT_ENCODING": "gzip"}
@@ -99,6 +99,23 @@ def test_a_plain_generator_has_a_connection_of_its_own_which_is_closed_behind_it
         assert own is not None
         with pytest.raises(Exception, match="closed database"):
             raw.execute("select 3")
+
+
+def test_a_plain_generator_streams_under_asgi_from_its_first_token_on() -> None:
+    gate = Gate()
+
+    @guarded
+    def waiting(request: Any) -> Iterator[str]:
+        yield "one "
+        gate.wait()
+        yield "two"
+
+    DIRECT["view"] = waiting
+    with serving(ASGI) as server, Connection(server.port) as reader:
+        reader.get("/direct-sync/view", connection="close")
+        assert b"two" not in reader.until(b"one ")
+        gate.open()
+        assert b"event: end" in reader.rest()
 
 
 def test_an_async_source_may_use_the_database_under_both_and_its_connection_is_closed() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import io
 import threading
 import zlib
@@ -11,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from streamguard.adapters.environ import _warn_of_lone
 from streamguard.adapters.wsgi import GuardedResponse, StreamGuard, guarded
 from streamguard.core.errors import SourceFailed
 from streamguard.core.flush import Within
@@ -345,3 +347,54 @@ def test_no_server_logs_a_traceback_of_an_abort(server: str, caplog: Any) -> Non
 
 def test_a_source_of_a_token_source_is_served_too() -> None:
     assert called(GuardedResponse(TokenSource(two()))).cut is None
+
+
+def test_a_worker_that_is_told_to_exit_tells_its_reader_first() -> None:
+    gate, books = Gate(), []
+    response, ends = one(waiting(gate, books), timing=Timing(close=0.01))
+    items: Any = response.answer._items
+    following = items.next
+
+    def interrupted(timeout: float) -> Any:  # as by a handler of gunicorn's, when its master gave it up
+        if books:
+            raise SystemExit(1)
+        books.append("asked")
+        return following(timeout)
+
+    items.next = interrupted
+    with calling(response) as answer, pytest.raises(SystemExit):
+        answer.read()
+    gate.open()
+    assert b'"status":"shutdown"' in answer.body
+    assert [end.status for end in ends] == ["shutdown"]
+
+
+def test_a_worker_with_one_request_at_a_time_is_warned_of_once(caplog: Any) -> None:
+    _warn_of_lone.cache_clear()
+    alone: dict[str, Any] = {"wsgi.multithread": False, "SERVER_SOFTWARE": "gunicorn/27"}
+    for _ in range(2):
+        called(GuardedResponse(two()), **alone)
+    assert caplog.text.count("one request at a time") == 1
+
+
+def test_a_source_has_one_context_and_one_thread_from_its_first_step_to_its_close() -> None:
+    variable: contextvars.ContextVar[str] = contextvars.ContextVar("variable", default="unset")
+    seen: list[tuple[str, int]] = []
+
+    def steps() -> Iterator[str]:
+        try:
+            for text in ("first", "second"):
+                seen.append((variable.get(), threading.get_ident()))
+                variable.set(text)
+                yield text
+        finally:
+            seen.append((variable.get(), threading.get_ident()))
+
+    @guarded
+    def application(environ: Any) -> Iterator[str]:
+        variable.set("the endpoint's")
+        return steps()
+
+    called(application)
+    assert [value for value, _ in seen] == ["the endpoint's", "first", "second"]
+    assert len({thread for _, thread in seen}) == 1
