@@ -24,7 +24,7 @@ from streamguard.adapters.environ import Environ, aborted_by, facts_of, gone_by,
 from streamguard.adapters.first import look_at_first
 from streamguard.adapters.options import AnswerOptions, Options
 from streamguard.adapters.pacing import make_pacer
-from streamguard.adapters.shutdown import GOING_AWAY, process_drain
+from streamguard.adapters.shutdown import DRAIN, GOING_AWAY, process_drain
 from streamguard.core.arguments import one_line
 from streamguard.core.errors import Failure, SourceFailed, failure_from
 from streamguard.core.exchange import (
@@ -165,7 +165,7 @@ class BlockingAnswer:
 
     def _refused(self, facts: RequestFacts, environ: Environ) -> Refusal | None:
         """Why there is no stream; else it has a slot, where it needs one."""
-        drain = self.drain = self.drain or process_drain()
+        drain = self.drain = self.drain or environ.get(DRAIN) or process_drain()
         refused = refuse_http10(self.options, facts) or refusal(facts)
         if refused is None and facts.method != "HEAD" and not drain.ready:
             return come_back(facts, *GOING_AWAY)

@@ -54,14 +54,14 @@ from streamguard.adapters.pool import is_function
 from streamguard.adapters.returned import streams_unguarded
 from streamguard.adapters.seal import ASGIApp, Message, Receive, Scope, Send
 from streamguard.adapters.seal import SealMiddleware as Seal
-from streamguard.adapters.threaded import Guarding, Logging, ThreadGuard, bridged, logged_head
+from streamguard.adapters.threaded import Guarding, Logging, ThreadGuard, bridged, drained, logged_head
 from streamguard.app import Action
 from streamguard.core.arguments import shown
 from streamguard.runtime.configured import principal_of
 from streamguard.runtime.drain import GRACE
 from streamguard.runtime.source import Producer
 
-__all__ = ["GuardedResponse", "SealMiddleware", "StreamGuard", "guarded"]
+__all__ = ["GuardedResponse", "SealMiddleware", "StreamGuard", "drained", "guarded"]
 
 View = Callable[..., Any]
 

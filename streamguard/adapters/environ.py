@@ -137,7 +137,17 @@ def aborted_by(environ: Environ) -> Callable[[], BaseException]:
     """What makes the exception at which this server cuts the connection, without a traceback in its log."""
     if environ.get("waitress.client_disconnected") is not None:
         return _waitress()
-    return BodyAborted
+    connection = _socket(environ)
+    return BodyAborted if connection is None else functools.partial(_cut, connection)
+
+
+def _cut(connection: Any) -> BaseException:
+    """The reader is told at once: a server that goes away may close its connections at its own end only."""
+    try:
+        connection.shutdown(socket.SHUT_WR)
+    except (OSError, ValueError):
+        pass  # it is closed already
+    return BodyAborted()
 
 
 @functools.cache

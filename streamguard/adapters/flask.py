@@ -39,14 +39,14 @@ from streamguard.adapters.logged import register_resumer
 from streamguard.adapters.options import AnswerOptions, Options, StreamNames, StreamOptions, no_endpoint
 from streamguard.adapters.pool import is_function
 from streamguard.adapters.returned import streams_unguarded
-from streamguard.adapters.threaded import Guarding, Logging, ThreadGuard, bridged, logged_head
+from streamguard.adapters.threaded import Guarding, Logging, ThreadGuard, bridged, drained, logged_head
 from streamguard.core.arguments import shown
 from streamguard.core.errors import Failure
 from streamguard.observe.hooks import Outcome
 from streamguard.runtime.closing import close, close_sync
 from streamguard.runtime.source import Producer, TokenSource
 
-__all__ = ["GuardedResponse", "HeadResponse", "StreamGuard", "guarded"]
+__all__ = ["GuardedResponse", "HeadResponse", "StreamGuard", "drained", "guarded"]
 
 View = Callable[..., Any]
 
@@ -270,5 +270,6 @@ class StreamGuard(ThreadGuard):
             return HeadResponse(bridged(endpoints, asked.environ, asked, self, endpoints.options))
 
         methods = ["GET", "HEAD", "POST", "DELETE", "OPTIONS"]
+        app.wsgi_app = drained(app.wsgi_app, self)  # type: ignore[method-assign]
         for rule in (path, f"{path}/<path:tail>"):
             app.add_url_rule(rule, f"streamguard {rule}", serve, methods=methods, provide_automatic_options=False)

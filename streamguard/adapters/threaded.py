@@ -33,16 +33,18 @@ from streamguard.app import Action
 from streamguard.app import StreamGuard as BaseGuard
 from streamguard.runtime.blocking import LOOK
 from streamguard.runtime.configured import principal_of
+from streamguard.runtime.drain import GRACE, Draining
 from streamguard.runtime.loopthread import loop_thread, on_caller
 from streamguard.runtime.source import Producer
 
-__all__ = ["REQUEST", "Guarding", "Logging", "Passes", "ThreadGuard", "bridged", "logged_head"]
+__all__ = ["REQUEST", "Guarding", "Logging", "Passes", "ThreadGuard", "bridged", "drained", "logged_head"]
 
 logger = logging.getLogger("streamguard")
 
 REQUEST: Final = "streamguard.request"  # in a scope: what `authorize` is given
 _LAST: Final = 5.0  # seconds that the streams of a process are given at its end
 
+Application = Callable[[Any, Any], Iterable[bytes]]
 Passes = Callable[[Any], bool]
 Dress = Callable[[Any], Any]
 
@@ -180,13 +182,28 @@ class ThreadGuard(BaseGuard):
             raise RuntimeError(f"this guard is installed already, at {self.path}")
         endpoints = Endpoints(self, path, by_id=by_id, request_of=lambda scope, receive: scope[REQUEST], **named)
         if self.on_sigterm:
-            learn(self.draining)  # here, perhaps, on the main thread; streams begin on others
+            learn(self.draining)
         atexit.register(functools.partial(_at_exit, weakref.ref(self), close_log))
         return endpoints
 
     def close(self, *, close_log: bool = True) -> None:
         """Let go of every stream that is generated here, then close the log; at a process's end, without you."""
         loop_thread().wait(functools.partial(self.aclose, close_log=close_log))
+
+
+def drained(app: Application, guard: Draining | None = None, *, grace: float = GRACE) -> Application:
+    """`app`, a WSGI application, whose streams are ended in order when the process is told to go: new ones are refused
+    from then on, and those that run have `grace` seconds to end by themselves. With a `guard` it is that one's drain,
+    and grace. To be called where applications are loaded, on the main thread: elsewhere no signal can be learned of."""
+    draining = Draining(grace=grace) if guard is None else guard
+    if draining.on_sigterm:
+        learn(draining.draining)
+
+    def application(environ: Environ, start_response: Any) -> Iterable[bytes]:
+        environ.setdefault(DRAIN, draining.draining)
+        return app(environ, start_response)
+
+    return application
 
 
 def _at_exit(found: weakref.ref[ThreadGuard], close_log: bool) -> None:

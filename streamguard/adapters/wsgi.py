@@ -32,15 +32,22 @@ from streamguard.adapters.environ import Environ
 from streamguard.adapters.logged import register_resumer
 from streamguard.adapters.options import AnswerOptions, Options, StreamNames, StreamOptions, no_endpoint
 from streamguard.adapters.pool import is_function
-from streamguard.adapters.threaded import Guarding, Logging, ThreadGuard, bridged, logged_head
+from streamguard.adapters.threaded import (
+    Application,
+    Guarding,
+    Logging,
+    ThreadGuard,
+    bridged,
+    drained,
+    logged_head,
+)
 from streamguard.core.errors import Failure
 from streamguard.observe.hooks import Outcome
 from streamguard.runtime.source import Producer
 
-__all__ = ["GuardedResponse", "StreamGuard", "guarded", "send_head"]
+__all__ = ["GuardedResponse", "StreamGuard", "drained", "guarded", "send_head"]
 
 StartResponse = Callable[..., Any]
-Application = Callable[[Environ, StartResponse], Iterable[bytes]]
 Streaming = Callable[[Environ], Any]
 
 
@@ -165,10 +172,10 @@ class StreamGuard(ThreadGuard):
         close_log: bool = True,
         **named: Unpack[Options],
     ) -> Application:
-        """`app` with the endpoints at `path` in front of it. `by_id`: whether `<path>/<sid>` is served. At the
-        process's end the streams that are generated here are let go of, and the log is closed, unless `close_log` is
-        False. Options are how streams are served there. Raises RuntimeError for a guard that is installed already;
-        TypeError and ValueError for what is no path."""
+        """`app` with the endpoints at `path` in front of it, `drained` with this guard. `by_id`: whether `<path>/<sid>` is
+        served. At the process's end the streams that are generated here are let go of, and the log is closed, unless
+        `close_log` is False. Options are how streams are served there. Raises RuntimeError for a guard that is installed
+        already; TypeError and ValueError for what is no path."""
         endpoints = self._endpoints(path, by_id=by_id, close_log=close_log, **named)
 
         def application(environ: Environ, start_response: StartResponse) -> Iterable[bytes]:
@@ -177,4 +184,4 @@ class StreamGuard(ThreadGuard):
                 return app(environ, start_response)
             return send_head(bridged(endpoints, environ, environ, self, endpoints.options), start_response)
 
-        return application
+        return drained(application, self)

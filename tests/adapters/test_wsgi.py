@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from streamguard.adapters.environ import _warn_of_lone
-from streamguard.adapters.wsgi import GuardedResponse, StreamGuard, guarded
+from streamguard.adapters.wsgi import GuardedResponse, StreamGuard, drained, guarded
 from streamguard.core.errors import SourceFailed
 from streamguard.core.flush import Within
 from streamguard.log.memory import MemoryLog
@@ -199,6 +199,15 @@ def test_a_drain_refuses_what_is_new_and_ends_what_outlasts_it() -> None:
     late = GuardedResponse(two())
     late.answer.drain = drain
     assert called(late).status == 503
+
+
+def test_an_application_drains_by_itself_or_with_a_guard() -> None:
+    guard = StreamGuard(MemoryLog(), authorize=lambda environ, action: "ada", on_sigterm=False)
+    direct = guarded(lambda environ: two())
+    alone, shared = drained(direct), guard.install(direct, "/streams", close_log=False)
+    assert called(shared).status == 200
+    guard.drain()
+    assert (called(shared).status, called(alone).status) == (503, 200)
 
 
 def test_a_slot_is_waited_for_and_given_back() -> None:
