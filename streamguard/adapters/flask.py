@@ -270,6 +270,6 @@ class StreamGuard(ThreadGuard):
             return HeadResponse(bridged(endpoints, asked.environ, asked, self, endpoints.options))
 
         methods = ["GET", "HEAD", "POST", "DELETE", "OPTIONS"]
-        app.wsgi_app = drained(app.wsgi_app, self)  # type: ignore[method-assign]
+        app.wsgi_app = drained(app.wsgi_app, self)  # type: ignore[method-assign,assignment]
         for rule in (path, f"{path}/<path:tail>"):
             app.add_url_rule(rule, f"streamguard {rule}", serve, methods=methods, provide_automatic_options=False)

@@ -172,10 +172,10 @@ class StreamGuard(ThreadGuard):
         close_log: bool = True,
         **named: Unpack[Options],
     ) -> Application:
-        """`app` with the endpoints at `path` in front of it, `drained` with this guard. `by_id`: whether `<path>/<sid>` is
-        served. At the process's end the streams that are generated here are let go of, and the log is closed, unless
-        `close_log` is False. Options are how streams are served there. Raises RuntimeError for a guard that is installed
-        already; TypeError and ValueError for what is no path."""
+        """`app` with the endpoints at `path` in front of it, `drained` with this guard. `by_id`: whether `<path>/<sid>`
+        is served. At the process's end the streams that are generated here are let go of, and the log is closed, unless
+        `close_log` is False. Options are how streams are served there. Raises RuntimeError for a guard that is
+        installed already; TypeError and ValueError for what is no path."""
         endpoints = self._endpoints(path, by_id=by_id, close_log=close_log, **named)
 
         def application(environ: Environ, start_response: StartResponse) -> Iterable[bytes]:
