@@ -35,8 +35,9 @@ settings.register_profile(
     database=None,
     suppress_health_check=[HealthCheck.too_slow],
 )
-# For `python -m tests.proofs mutants`, which runs the tests some thousand times.
-settings.register_profile("mutants", settings.get_profile("ci"), max_examples=60)
+# For `python -m tests.proofs mutants`, which runs the tests some thousand times, and where they are run once more: on
+# other Pythons, and to see what they cover.
+settings.register_profile("few", settings.get_profile("ci"), max_examples=60)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
 
 _WITHOUT_UVLOOP = pytest.mark.skipif(absent("uvloop"), reason="absent: uvloop (install it with: pip install uvloop)")

@@ -67,7 +67,9 @@ MAY_IMPORT_HOME = {
     ("adapters.fastapi", "adapters.starlette"),  # FastAPI is Starlette
     ("adapters.starlette_responses", "adapters.starlette"),  # the other half of one home
     ("adapters.django_responses", "adapters.django"),  # likewise
-    ("adapters.aiohttp_bridge", "adapters.aiohttp"),  # likewise
+    ("adapters.starlette_websocket", "adapters.starlette"),  # likewise
+    ("adapters.aiohttp_bridge", "adapters.aiohttp"),
+    ("adapters.aiohttp_websocket", "adapters.aiohttp"),
     ("client.exchange", "client.httpx"),
     ("upstream.completions", "client.httpx"),  # the same library, to ask others with
     *((f"log.{name}", "log.redis_link") for name in _REDIS),

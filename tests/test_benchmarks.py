@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import gzip
 import itertools
+import zlib
+from pathlib import Path
 
 import pytest
 
+from streamguard.core.compress import Gzip
 from tests.benchmarks.acks import Acknowledging, Asked
 from tests.benchmarks.aiohttp_served import WAYS as AIOHTTP_WAYS
 from tests.benchmarks.aiohttp_served import aiohttp_served
+from tests.benchmarks.compression import KINDS, WINDOWS, answer, compression_window
 from tests.benchmarks.cost import LIMITS, check
 from tests.benchmarks.first_token import PARSERS
 from tests.benchmarks.idle import idle
@@ -17,8 +22,10 @@ from tests.benchmarks.paths import WAYS, Way, serve, tokens
 from tests.benchmarks.reading import CUTS, DIALECTS
 from tests.benchmarks.served import BRIEF, served
 from tests.modules import ROOT
+from tests.proofs.registry import Run
 
 PAGE = ROOT / "docs" / "explanation" / "performance.md"
+COMPRESSING = ROOT / "docs" / "how-to" / "compress-answers.md"
 
 
 @pytest.mark.parametrize("way", WAYS.values(), ids=WAYS)
@@ -38,9 +45,9 @@ def test_every_way_sends_the_same_text() -> None:
         assert body.count(b"Hello") == 2, name
 
 
-def labels(command: str, columns: int) -> list[tuple[str, ...]]:
+def labels(command: str, columns: int, page: Path = PAGE) -> list[tuple[str, ...]]:
     """The first cells of every row that the page shows of a benchmark, heads and rules left out."""
-    text = PAGE.read_text(encoding="utf-8")
+    text = page.read_text(encoding="utf-8")
     begin, end = (f"<!-- {mark}: python -m tests.benchmarks {command} -->" for mark in ("begin", "end"))
     lines = text[text.index(begin) : text.index(end)].splitlines()
     rows = []
@@ -58,6 +65,9 @@ def test_the_page_shows_the_rows_that_the_commands_make() -> None:
     assert labels("bytecode-per-token", 1)[: len(WAYS)] == [(name,) for name in WAYS]
     assert labels("decoding-and-verifying", 2) == reads * 2
     assert labels("time-to-first-token", 1) == [(f"uvicorn, {parser}",) for parser in PARSERS]
+    assert labels("compression", 2, COMPRESSING) == [(f"`{dialect}`", policy) for dialect, policy in KINDS]
+    windows = [cells[0].partition(",")[0] for cells in labels("compression-window", 1, COMPRESSING)]
+    assert windows == [str(window) for window in WINDOWS]
 
 
 def test_readers_that_acknowledge_get_all_and_are_believed() -> None:
@@ -78,3 +88,22 @@ def test_what_idle_streams_cost_is_of_streams_that_stay() -> None:
 def test_both_handlers_of_aiohttp_send_every_token(way: str) -> None:
     with aiohttp_served(way, "asyncio") as port:
         assert stream(port, "/brief", 3).tokens == 3 * BRIEF
+
+
+@pytest.mark.parametrize(("dialect", "policy"), KINDS)
+def test_what_is_compressed_is_the_same_answer_and_each_part_of_it_can_be_read_as_it_comes(
+    dialect: str, policy: str
+) -> None:
+    plain, small = answer(dialect, policy, None), answer(dialect, policy, Gzip())
+    read = zlib.decompressobj(wbits=zlib.MAX_WBITS | 16)
+    *parts, trailer = small
+    assert [len(read.decompress(part)) for part in parts] == [len(part) for part in plain]
+    assert len(gzip.decompress(b"".join(parts) + trailer)) == len(b"".join(plain))
+
+
+def test_what_a_compressed_stream_holds_is_bounded_by_its_window() -> None:
+    result = compression_window.run(Run(1, lambda line: None))
+    assert result.shown
+    holds = [float(str(row[1])) for row in result.tables[0].rows]
+    assert holds == sorted(holds)
+    assert all(kb >= 4 * 2**window / 1000 for kb, window in zip(holds, WINDOWS, strict=True))

@@ -52,19 +52,21 @@ RUN = {
     "compressed_app.py", "compressed_reader.py",
     "granting_app.py", "granting_reader.py", "windowed_app.py",
     "converted_app.py", "events_app.py", "limited_reading.py", "resuming.py", "restarted.py",
-    "deployed_app.py",
-    "aiohttp_app.py", "flask_app.py", "wsgi_app.py", "django_app.py",
+    "flask_app.py", "wsgi_app.py", "django_app.py",
+    "deployed_app.py", "draining_app.py", "logged_app.py", "loaded_policy.py",
+    "aiohttp_app.py", "socket_app.py",
 }  # fmt: skip
 
 
 @contextlib.contextmanager
-def served(folder: Path, name: str, **replaced: str) -> Iterator[str]:
-    """A block served by uvicorn on a free port; its base URL."""
+def served(folder: Path, name: str, *arguments: str, **replaced: str) -> Iterator[str]:
+    """A block served by uvicorn, with further `arguments`, on a free port; its base URL."""
     text = BLOCKS[name]
     for old, new in replaced.items():
         text = text.replace(old, new)
     (folder / name).write_text(text, encoding="utf-8")
     command = [sys.executable, "-m", "uvicorn", f"{name.removesuffix('.py')}:app", "--port", "0", "--no-access-log"]
+    command += arguments
     process = subprocess.Popen(command, cwd=folder, stderr=subprocess.PIPE, text=True)
     try:
         assert process.stderr is not None
@@ -367,10 +369,18 @@ def test_the_views_of_django_stream(tmp_path: Path) -> None:
         for path in ("chat", "lasting"):
             with client.stream_sync("POST", f"{url}/{path}", json={"text": "word by word"}) as answer:
                 assert answer.read() == "word by word "
+def test_a_socket_has_a_whole_answer(tmp_path: Path) -> None:
+    reader = ROOT / "examples/websocket_reader.py"
+    with served(tmp_path, "socket_app.py") as url:
+        for path in ("chat", "lasting"):
+            command = [sys.executable, str(reader), f"{url}/{path}", "word", "by", "word"]
+            done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+            assert done.stdout.startswith("word by word \nCOMPLETE"), done.stderr
 
 
 def test_the_scripts_print_what_the_pages_say(tmp_path: Path) -> None:
     assert ran(tmp_path, "own_policy.py") == "['The quick ', 'brown fox']\n"
+    assert ran(tmp_path, "loaded_policy.py") == "AnyOf: it loses nothing\n"
     assert ran(tmp_path, "by_hand.py") == "Nothing is lost here\nVerdict.COMPLETE\n"
     assert ran(tmp_path, "own_server.py").rstrip().endswith("0")
     assert ran(tmp_path, "reading.py") == ""
@@ -480,6 +490,48 @@ def test_a_stream_whose_process_is_told_to_go_is_gone_on_with_by_the_next_one(tm
     text += "".join(re.findall(r'^data: "(.*)"$', there.text, re.MULTILINE))
     assert text == "".join(f"{number} " for number in range(60))
     assert '"status":"complete"' in there.text
+
+
+def test_a_process_that_was_asked_to_drain_says_so_refuses_new_streams_and_serves_those_that_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DRAIN_SECRET", "secret")
+    with served(tmp_path, "draining_app.py") as url:
+        with http.stream("POST", f"{url}/story", headers=TAKEN) as story:
+            lines = story.iter_lines()
+            assert any("word-0 " in line for line in lines)
+            wrong: list[Any] = [{}, {"x-drain-secret": b"\xe9"}]
+            assert [http.post(f"{url}/drain", headers=given).status_code for given in wrong] == [403, 403]
+            assert http.get(f"{url}/ready").status_code == 200
+            asked = http.post(f"{url}/drain", headers={"x-drain-secret": "secret"})
+            assert (asked.status_code, asked.json()) == (202, {"ready": False})
+            assert http.get(f"{url}/ready").status_code == 503
+            assert http.post(f"{url}/story", headers=TAKEN).status_code == 503
+            rest = "".join(lines)
+    assert "word-19 " in rest
+    assert '"status":"complete"' in rest
+
+
+LOGGED = r"(?m)^[\d-]+ [\d:,]+ ERROR streamguard: stream \S+ ended as failed after 1 items: source_error: RuntimeError$"
+UVICORNS = "ASGI callable returned without completing response."
+
+
+@pytest.mark.parametrize("how", ["basicConfig", "--log-config", "neither"])
+def test_the_log_is_seen_as_the_page_says(tmp_path: Path, how: str) -> None:
+    page = (ROOT / "docs/how-to/see-the-log.md").read_text(encoding="utf-8")
+    (tmp_path / "logging.json").write_text(re.findall(r"^```json\n(.*?)^```", page, re.MULTILINE | re.DOTALL)[0])
+    arguments = ["--log-config", "logging.json"] if how == "--log-config" else []
+    bare = {} if how == "basicConfig" else {"logging.basicConfig(": "dict(", "quiet_server_logs()": "pass"}
+    with served(tmp_path, "logged_app.py", *arguments, **bare) as url:
+        with contextlib.suppress(httpx.RemoteProtocolError):
+            http.get(f"{url}/broken", headers=TAKEN)
+        with contextlib.suppress(httpx.RemoteProtocolError):  # an EventSource of a stream that is not here
+            asking = {"accept": "text/event-stream", "last-event-id": f"{'A' * 22}.3.9.00000000", "x-user": "ann"}
+            http.get(f"{url}/streams", headers=asking)
+    log = (tmp_path / "stderr").read_text(encoding="utf-8")
+    assert (re.search(LOGGED, log) is not None) == (how != "neither"), log
+    assert "ended as failed after 1 items" in log
+    assert (UVICORNS in log) == (how != "basicConfig"), log
 
 
 def test_a_text_of_a_completions_server_goes_on_where_it_was_left(

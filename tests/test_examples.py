@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import importlib.util
 import json
 import math
@@ -26,6 +27,7 @@ from streamguard.core.errors import FailedStream
 from streamguard.core.items import Checkpoint, Finish
 from streamguard.core.receipt import Verdict
 from streamguard.log.memory import MemoryLog
+from streamguard.testing import HEAD, FaultProxy, Plan
 from tests.adapters.aiohttp_serving import serving_aiohttp
 from tests.adapters.servers import Server, serving
 from tests.adapters.wsgi_servers import serving_wsgi
@@ -39,6 +41,7 @@ APPS = {"fastapi_app.py", "starlette_app.py", "asgi_app.py", "resumable_app.py",
 AIOHTTP = {"aiohttp_app.py"}
 WSGI = {"flask_app.py"}
 PROCESSES = {"django_app.py"}  # which are one of a process
+SOCKETS = {"websocket_app.py", "websocket_aiohttp.py", "websocket_reader.py"}
 CLIENTS = {"client_async.py", "client_sync.py"}
 MODELS = {"takeover_hf.py"}
 SCRIPTS = {"stages.py"}
@@ -73,8 +76,8 @@ def run(name: str, *arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_every_example_is_run() -> None:
-    servers = APPS | AIOHTTP | WSGI | PROCESSES
-    assert {path.name for path in EXAMPLES.glob("*.py")} == servers | CLIENTS | MODELS | SCRIPTS | TESTS
+    run_here = APPS | AIOHTTP | WSGI | PROCESSES | SOCKETS | CLIENTS | MODELS | SCRIPTS | TESTS
+    assert {path.name for path in EXAMPLES.glob("*.py")} == run_here
 
 
 @pytest.mark.parametrize("name", sorted(SCRIPTS))
@@ -178,6 +181,33 @@ class TestDjango:
             process.terminate()
             log = process.communicate(timeout=10)[1]
         assert "Traceback" not in log
+class TestWebSocket:
+    def test_whole_and_failed_answers_are_told_apart(self) -> None:
+        reader = loaded("websocket_reader.py")
+        with serving(loaded("websocket_app.py").app, ws="wsproto") as server:
+            for path in ("chat", "chats/seven"):
+                verifier = asyncio.run(reader.read(f"{server.url}/{path}", {"text": "Tell me " * 40}))
+                assert (verifier.verdict, verifier.cursor.seq) == (Verdict.COMPLETE, 81)
+            verifier = asyncio.run(reader.read(f"{server.url}/chat", {"text": "Tell break"}))
+            assert (verifier.verdict, verifier.failure.code) == (Verdict.FAILED, "model_broke")
+
+    def test_what_was_cut_is_read_on(self) -> None:
+        reader = loaded("websocket_reader.py")
+
+        async def cut() -> Any:
+            plan = Plan(cut_at=2500, after=HEAD)
+            async with FaultProxy("127.0.0.1", server.port, plan=lambda index: plan if not index else Plan()) as proxy:
+                return await reader.read(f"{proxy.url}/chats/seven", {"text": "Tell me " * 20})
+
+        with serving(loaded("websocket_app.py").app, ws="wsproto") as server:
+            verifier = asyncio.run(cut())
+        assert (verifier.verdict, verifier.resumes, verifier.duplicates) == (Verdict.COMPLETE, 1, 0)
+
+    def test_on_aiohttp_and_as_a_script(self) -> None:
+        with serving_aiohttp(loaded("websocket_aiohttp.py").app) as server:
+            done = run("websocket_reader.py", f"{server.url}/chat", "Tell", "me")
+        assert done.returncode == 0, done.stderr
+        assert done.stdout.startswith("Tell me \nCOMPLETE")
 
 
 class TestStarlette:

@@ -23,7 +23,7 @@ stream runs inside the handler, as aiohttp's own streams do: what a middleware o
 from __future__ import annotations
 
 import functools
-from collections.abc import AsyncIterable, Awaitable, Callable, Iterable, Mapping
+from collections.abc import AsyncIterable, Awaitable, Callable, Collection, Iterable, Mapping
 from contextvars import ContextVar
 from typing import Any, Final, overload
 
@@ -39,6 +39,7 @@ from streamguard.adapters.aiohttp_bridge import (
     scope_of,
     served,
 )
+from streamguard.adapters.aiohttp_websocket import handler_of
 from streamguard.adapters.asgi import GuardedAnswer, request_facts
 from streamguard.adapters.endpoints import Endpoints, require_path
 from streamguard.adapters.logged import Claim, LoggedAnswer, make_claim, register_resumer, with_slot
@@ -47,6 +48,7 @@ from streamguard.adapters.readiness import Readiness
 from streamguard.adapters.reading import ROOT
 from streamguard.adapters.returned import guarded_twice
 from streamguard.adapters.shutdown import DRAIN, drain_of, forget
+from streamguard.adapters.websocket import Opening, SocketEndpoint
 from streamguard.adapters.wrapping import Called, found, let_go, wrap
 from streamguard.app import StreamGuard as BaseGuard
 from streamguard.core.arguments import shown
@@ -55,9 +57,10 @@ from streamguard.observe.hooks import Outcome
 from streamguard.runtime.drain import GRACE, Draining
 from streamguard.runtime.source import Producer
 
-__all__ = ["GuardedResponse", "Guarding", "StreamGuard", "drained", "guarded"]
+__all__ = ["GuardedResponse", "Guarding", "Opening", "StreamGuard", "drained", "guarded", "guarded_websocket"]
 
 Streaming = Callable[..., AsyncIterable[Any] | Iterable[Any] | Awaitable[Any]]
+OnSocket = Callable[[Opening], "AsyncIterable[Any] | Iterable[Any] | Awaitable[Any]"]
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 # Whether the handler that runs is under guard.stream. Each request has a task, and so a context, of its own.
@@ -225,6 +228,21 @@ def guarded(handler: Streaming | None = None, /, **named: Unpack[Options]) -> An
     return functools.partial(wrap, guarding=guarding)
 
 
+def guarded_websocket(*, origins: Collection[str] = (), **named: Unpack[Options]) -> Callable[[OnSocket], Handler]:
+    """Guard a handler whose stream goes over a WebSocket: a function of an Opening that yields, or returns its source.
+    `origins` are the pages of other origins that may open one. Other options as in AnswerOptions:
+
+        @guarded_websocket()
+        async def chat(opening):
+            async for token in generate(opening.body["text"]):
+                yield token
+
+        app.router.add_get("/chat", chat)
+    """
+    options = AnswerOptions.of(None, named)
+    return lambda function: handler_of(SocketEndpoint(function, options, origins), _more)
+
+
 def drained(app: web.Application, *, grace: float = GRACE, ready: str | None = None) -> Draining:
     """Let the streams of an application's guarded handlers end in order when it shuts down: new ones are refused from
     then on, and those that run have `grace` seconds. A guard that is installed does so by itself. `ready` is a path
@@ -260,6 +278,17 @@ class StreamGuard(BaseGuard):
             return wrap(function, _Logging(self, both))
 
         return wrapped if handler is None else wrapped(handler)
+
+    def websocket(
+        self, *, origins: Collection[str] = (), **named: Unpack[StreamNames]
+    ) -> Callable[[OnSocket], Handler]:
+        """Guard a handler as `guarded_websocket` does, into the log; `authorize` is given the request."""
+        stream, options = StreamOptions.split(named)
+
+        def wrapped(function: OnSocket) -> Handler:
+            return handler_of(SocketEndpoint(function, options, origins, self, stream), lambda request: self.facts())
+
+        return wrapped
 
     def response(
         self,

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections.abc import Awaitable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Final
 
@@ -86,7 +86,7 @@ class Bridge:
         self.transport = request.transport  # where `transport.py` looks for it
         self._gone = gone
         self._started: Message = {}
-        self._write: Any = None
+        self.write_part: Callable[[bytes], Awaitable[None]] | None = None  # once the headers are out
         self._whole = self._ended = False
 
     async def receive(self) -> Message:
@@ -104,13 +104,7 @@ class Bridge:
         await self._gone.wait()
         return {"type": "http.disconnect"}
 
-    def send(self, message: Message) -> Awaitable[None]:  # no coroutine: it would be one more at every token
-        if self._write is not None and message.get("more_body", False):
-            done: Awaitable[None] = self._write(message["body"])
-            return done
-        return self._send(message)
-
-    async def _send(self, message: Message) -> None:
+    async def send(self, message: Message) -> None:
         if message["type"] == "http.response.start":
             pairs = [(name.decode("latin-1"), value.decode("latin-1")) for name, value in message["headers"]]
             self.response = GuardedStream(status=message["status"])
@@ -118,11 +112,12 @@ class Bridge:
                 self.response.headers.add(name, value)
             writer = await self.response.prepare(self.request)
             assert writer is not None
-            self._write = writer.write
+            self.write_part = writer.write
             return
         assert self.response is not None
+        assert self.write_part is not None
         if message.get("body"):
-            await self._write(message["body"])
+            await self.write_part(message["body"])
         if not message.get("more_body", False):
             self._ended = True
             await self.response.write_eof()

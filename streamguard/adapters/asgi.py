@@ -32,7 +32,6 @@ from streamguard.adapters.seal import (
     require_seal,
 )
 from streamguard.adapters.shutdown import GOING_AWAY, drain_of
-from streamguard.adapters.transport import say_who_drops
 from streamguard.core.arguments import one_line
 from streamguard.core.cursor import Cursor
 from streamguard.core.errors import Failure, SourceFailed, StreamBroken, failure_from
@@ -147,7 +146,7 @@ class GuardedAnswer:
                 self._driver = self._begun(scope, receive, send, facts)
                 ended = await self._run(scope)
                 if ended.status == "shutdown" and not self._driver.opened:  # its headers waited for a first item
-                    await send_refusal(come_back(facts, *GOING_AWAY), scope, send)
+                    await refuse(come_back(facts, *GOING_AWAY), scope, receive, send, self.options.timing.linger)
         except SourceFailed as exc:  # in peek mode, before the headers: the source chose what is told
             failure = failure_from(exc)
             refused = early_failure(failure)
@@ -195,10 +194,7 @@ class GuardedAnswer:
         wire = self.options.carrier(agreed)
         encoder = FramedEncoder(self.options.dialect, sid=self.sid, negotiated=agreed.negotiated)
         sink = AsgiSink(scope, receive, send, self.status, self._headers(encoder.zero, wire, keys))
-        if self.options.timing.write is not None and scope:
-            say_who_drops(sink.reached)
-        if scope:
-            sink.keep(self.options.window)
+        sink.keep(self.options.window, self.options.timing.write)
         driver = DirectDriver(
             self.source,
             compressed(Pipeline(self.options.policy(keys), encoder, CompletionGuard(wire)), sink, self.options, keys),
@@ -363,8 +359,10 @@ async def refuse(refused: Refusal, scope: Scope, receive: Receive, send: Send, l
     Chromium drops what it has of a body when it learns of the abort close behind it, and asks again."""
     await send_refusal(refused, scope, send)
     if refused.abort:
+        sink = AsgiSink(scope, receive, send, refused.status, ())
         with anyio.move_on_after(linger):
-            await AsgiSink(scope, receive, send, refused.status, ()).gone()
+            await sink.gone()
+        sink.kill(drop=False)  # daphne leaves an answer open that its application did not finish
 
 
 @functools.cache

@@ -10,7 +10,7 @@ import anyio
 from streamguard.adapters.admitting import until_gone
 from streamguard.adapters.pacing import Pacer, make_pacer
 from streamguard.adapters.seal import Receive, Scope, Send, mark_aborted, part_send
-from streamguard.adapters.transport import transport_of, warn_of_kept
+from streamguard.adapters.transport import say_who_drops, transport_of, warn_of_kept
 
 __all__ = ["AsgiSink"]
 
@@ -39,8 +39,13 @@ class AsgiSink:
         """Whether the transport can be reached: `unsent` and `kill` then work."""
         return self._transport is not None
 
-    def keep(self, window: bool | int) -> None:
-        """Keep what is on its way below a send window."""
+    def keep(self, window: bool | int, write: float | None) -> None:
+        """Keep what is on its way below a send window, and say who drops a reader that takes nothing for `write`
+        seconds. An answer that is held has no scope, and no reader yet."""
+        if not self._scope:
+            return
+        if write is not None:
+            say_who_drops(self.reached)
         pacer = self._pacer = make_pacer(self._transport, window)
         if pacer is None:
             return
@@ -54,6 +59,10 @@ class AsgiSink:
 
     async def start(self) -> None:
         await self._send(self._start)
+        # A bridge to another framework takes a part as it is: a message for it would be made only to be taken apart.
+        write = getattr(getattr(self._send, "__self__", None), "write_part", None)
+        if write is not None and self._pacer is None:
+            self.send = write  # type: ignore[method-assign]
 
     def send(self, data: bytes) -> Awaitable[None]:
         send = self._send_part  # a call of the attribute itself would be taken for a method's, which is slower
@@ -70,7 +79,7 @@ class AsgiSink:
     def _full(self) -> bool:
         assert self._transport is not None
         try:
-            return self._transport.unsent() > _HIGH_WATER
+            return (self._transport.unsent() or 0) > _HIGH_WATER
         except Exception:  # another version of the server: who watches the reader says so, once
             return False
 

@@ -27,9 +27,26 @@ from typing_extensions import Unpack
 from streamguard.adapters import starlette
 from streamguard.adapters.asgi import SealMiddleware
 from streamguard.adapters.options import Options
-from streamguard.adapters.starlette import REQUEST, RESPONSE, GuardedResponse, Guarding, ResumableResponse, Streaming
+from streamguard.adapters.starlette import (
+    REQUEST,
+    RESPONSE,
+    GuardedResponse,
+    Guarding,
+    Opening,
+    ResumableResponse,
+    Streaming,
+    guarded_websocket,
+)
 
-__all__ = ["GuardedResponse", "ResumableResponse", "SealMiddleware", "StreamGuard", "guarded"]
+__all__ = [
+    "GuardedResponse",
+    "Opening",
+    "ResumableResponse",
+    "SealMiddleware",
+    "StreamGuard",
+    "guarded",
+    "guarded_websocket",
+]
 
 Endpoint = Callable[..., Awaitable[Response]]
 

@@ -21,7 +21,6 @@ from streamguard.adapters.first import look_at_first
 from streamguard.adapters.options import AnswerOptions
 from streamguard.adapters.seal import Receive, Scope, Send
 from streamguard.adapters.shutdown import GOING_AWAY, learn
-from streamguard.adapters.transport import say_who_drops
 from streamguard.app import StreamGuard, own_options
 from streamguard.core.compress import Gzip
 from streamguard.core.credit import Credit
@@ -214,10 +213,7 @@ class Reading:
         sink = _Sink(scope, self.receive, send, status, fields)
         # Who verifies knows a cancel from a completion, and its own principal asked for it.
         sink.clean = lambda: agreed.negotiated and stage.status == "cancelled"
-        if self.options.timing.write is not None and scope:
-            say_who_drops(sink.reached)
-        if scope:
-            sink.keep(self.options.window)
+        sink.keep(self.options.window, self.options.timing.write)
         run = self.guard.runs.get(cursor.sid)
         leave = self._rotation(stage, run, agreed) if scope else None
         pages = self.guard.pages(cursor, rows=True, leave=leave, flow=flow)
@@ -241,7 +237,8 @@ class Reading:
         if run is not None:
             run.join()
         try:
-            with self.guard.draining.joined(driver.shut_down), self.guard.grants.heard(reader):
+            joined = self.guard.draining.joined(driver.shut_down, reader=True)
+            with joined, self.guard.grants.heard(reader):
                 return await driver.run()
         finally:
             try:

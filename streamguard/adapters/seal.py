@@ -121,6 +121,8 @@ class SealMiddleware:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if self.draining.on_sigterm:
             learn(self.draining.draining)  # at the lifespan's start, else at the first request
+        if scope["type"] == "websocket":
+            scope.setdefault(DRAIN, self.draining.draining)
         if scope["type"] != "http":
             await self.app(scope, self._of_a_life(receive) if scope["type"] == "lifespan" else receive, send)
             return

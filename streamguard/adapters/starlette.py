@@ -20,7 +20,7 @@ and the same for streams that outlive their connections:
 from __future__ import annotations
 
 import functools
-from collections.abc import AsyncIterable, Awaitable, Callable, Iterable, Mapping
+from collections.abc import AsyncIterable, Awaitable, Callable, Collection, Iterable, Mapping
 from typing import Any, Final, overload
 
 from starlette.applications import Starlette
@@ -28,6 +28,7 @@ from starlette.background import BackgroundTask
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
+from starlette.websockets import WebSocket
 from typing_extensions import Unpack
 
 from streamguard.adapters.admitting import Place, admitted_request
@@ -40,6 +41,8 @@ from streamguard.adapters.readiness import Readiness
 from streamguard.adapters.returned import guarded_twice, own_response
 from streamguard.adapters.shutdown import drain_of
 from streamguard.adapters.starlette_responses import AnswerResponse, GuardedResponse, ResumableResponse
+from streamguard.adapters.starlette_websocket import endpoint_of
+from streamguard.adapters.websocket import Opening, SocketEndpoint
 from streamguard.adapters.wrapping import Called, found, let_go, wrap
 from streamguard.app import StreamGuard as BaseGuard
 from streamguard.core.arguments import shown
@@ -48,10 +51,12 @@ from streamguard.runtime.source import Producer
 __all__ = [
     "GuardedResponse",
     "Guarding",
+    "Opening",
     "ResumableResponse",
     "SealMiddleware",
     "StreamGuard",
     "guarded",
+    "guarded_websocket",
     "wrap_endpoint",
 ]
 
@@ -59,6 +64,8 @@ __all__ = [
 Streaming = Callable[..., AsyncIterable[Any] | Iterable[Any] | Awaitable[Any]]
 Endpoint = Callable[[Request], Awaitable[Response]]
 Wrapped = Callable[..., Awaitable[Response]]
+OnSocket = Callable[[Opening], "AsyncIterable[Any] | Iterable[Any] | Awaitable[Any]"]
+SocketRoute = Callable[[WebSocket], Awaitable[None]]
 
 # The names under which an adapter may pass the request, and the response that dependencies may write to, to a
 # wrapped endpoint that does not ask for them.
@@ -182,6 +189,21 @@ def guarded(endpoint: Streaming | None = None, /, **named: Unpack[Options]) -> A
     return functools.partial(wrap_endpoint, guarding=guarding)
 
 
+def guarded_websocket(*, origins: Collection[str] = (), **named: Unpack[Options]) -> Callable[[OnSocket], SocketRoute]:
+    """Guard an endpoint whose stream goes over a WebSocket: a function of an Opening that yields, or returns its
+    source. `origins` are the pages of other origins that may open one. Other options as in AnswerOptions:
+
+        @guarded_websocket()
+        async def chat(opening):
+            async for token in generate(opening.body["text"]):
+                yield token
+
+        Starlette(routes=[WebSocketRoute("/chat", chat)])
+    """
+    options = AnswerOptions.of(None, named)
+    return lambda function: endpoint_of(SocketEndpoint(function, options, origins))
+
+
 class StreamGuard(BaseGuard):
     """The application's object, for Starlette: `authorize(request, action)` is given a Request."""
 
@@ -205,6 +227,13 @@ class StreamGuard(BaseGuard):
             return self._wrap(function, _Logging(self, (named, options)))
 
         return wrap if endpoint is None else wrap(endpoint)
+
+    def websocket(
+        self, *, origins: Collection[str] = (), **named: Unpack[StreamNames]
+    ) -> Callable[[OnSocket], SocketRoute]:
+        """Guard an endpoint as `guarded_websocket` does, into the log; `authorize` is given the WebSocket."""
+        stream, options = StreamOptions.split(named)
+        return lambda function: endpoint_of(SocketEndpoint(function, options, origins, self, stream))
 
     def _wrap(self, endpoint: Streaming, guarding: Guarding) -> Wrapped:
         return wrap_endpoint(endpoint, guarding)

@@ -320,13 +320,13 @@ class AnswerState:
         if self.needs == "end":
             self.end(now, now, clean=False)
 
-    def close(self, within: str = "") -> None:
-        """This side reads no further. What was already taken in stays. `within` is where it could have read on."""
+    def close(self, within: str = "", error: StreamGuardError | None = None) -> None:
+        """This side reads no further, for `error`; `within` is where it could have. What was taken in stays."""
         if self.needs in ("bytes", "resume"):
             if self._back is not None:
                 self._back = self.attempt = self._refusal = None
             advice = f": read it inside the `{within}`" if within else ""
-            self._error = StreamClosed(f"this side closed the answer before its end{advice}")
+            self._error = error or StreamClosed(f"this side closed the answer before its end{advice}")
 
     # ---- what is known ------------------------------------------------------------------------
 

@@ -7,10 +7,10 @@ liveness of the stream limits of their own.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
-from functools import cache
-from threading import Thread
+from functools import cache, partial
+from threading import Event, Thread
 from typing import Any, Final
 from zlib import error as Damaged
 
@@ -18,7 +18,7 @@ import anyio
 import anyio.abc
 import httpx
 
-from streamguard.client.acks import Acks, credit_of, tell, tell_sync
+from streamguard.client.acks import Acks, Outcome, credit_of, outcome_of, tell, tell_sync
 from streamguard.client.answer import REQUEST_HEADERS, AnswerState
 from streamguard.client.head import MAX_REFUSAL
 from streamguard.client.request import (
@@ -46,12 +46,44 @@ CUT: Final = (httpx.NetworkError, httpx.RemoteProtocolError, httpx.DecodingError
 MISSED: Final = (httpx.TransportError, RemoteProtocolError)
 
 _TOLD: Final = 10.0  # seconds that each part of telling the server something may take
+# The steps of a request before which it has not left yet, as httpcore's `trace` names them.
+_LEAVES: Final = (".connect_tcp.started", ".send_request_headers.started")
 
 
 class _NoPlace(ConnectLimitExceeded):
     """All connections that the caller's client may make are in use."""
 
     what = "no free connection in the client's pool, where each open stream keeps one,"
+
+
+class _NoWay(ConnectLimitExceeded):
+    """The server waits for more credit, and all connections that the caller's client may make are in use."""
+
+    what = (
+        "no free connection in the client's pool to grant the server more credit by, for which it waits "
+        "(give httpx.Limits(max_connections=…) one more than streams are open at once, or a larger `credit`),"
+    )
+
+
+class _Over(Exception):
+    """What was to be told is of an answer that is over."""
+
+
+class _Body(httpx.AsyncByteStream):
+    """A request's body. httpx makes a generator of one, which a cancellation amid its sending would leave unfinished,
+    for the garbage collector to warn of on trio."""
+
+    def __init__(self, data: bytes) -> None:
+        self._data = data
+
+    def __aiter__(self) -> AsyncIterator[bytes]:
+        self._left = [self._data]
+        return self
+
+    async def __anext__(self) -> bytes:
+        if not self._left:
+            raise StopAsyncIteration
+        return self._left.pop()
 
 
 @cache
@@ -96,6 +128,7 @@ class Exchange:
         self._acks: Acks | None = None  # of a connection that credit was granted on
         self._told_at = self._first
         self._tasks: anyio.abc.TaskGroup | None = None  # where a task of an event loop tells them
+        self._telling: anyio.CancelScope | None = None  # of that task
         self._extensions = self.request.extensions
         self._limit()
 
@@ -194,64 +227,92 @@ class Exchange:
         if raised is not None:
             raise raised
 
-    def tell(self) -> None:
-        """All that came was taken. Called before each read, so that what there is to be told is told beside it."""
+    def tell(self) -> bool:
+        """All that came was taken: whether to read on. Called before each read, so that what there is to be told is
+        told beside it."""
         acks = self._acks
-        if acks is None or not acks.note(self.state.cursor, self.state.beats):
-            return
-        if self._tasks is not None:
-            self._tasks.start_soon(tell, acks, self._post)
-        else:
-            Thread(target=tell_sync, args=(acks, self._post_sync), name="streamguard acks", daemon=True).start()
+        if acks is None:
+            return True
+        begin = acks.note(self.state.cursor, self.state.beats)
+        if acks.stuck:
+            self.state.close(error=_NoWay(self._patience, self.state.cursor))
+            return False
+        if begin and self._tasks is not None:
+            self._telling = anyio.CancelScope()
+            self._tasks.start_soon(self._tell, acks, self._telling)
+        elif begin:
+            work = partial(tell_sync, acks, partial(self._post_sync, acks.over))
+            Thread(target=work, name="streamguard acks", daemon=True).start()
+        return True
+
+    async def _tell(self, acks: Acks, scope: anyio.CancelScope) -> None:
+        with scope:
+            await tell(acks, self._post)
 
     def told_all(self) -> None:
-        """There is nothing to be told of the last connection any more."""
+        """There is nothing to be told of the last connection any more: what still waits for one does not leave."""
         if self._acks is not None:
             self._acks.over.set()
             self._acks = None
+        if self._telling is not None:
+            self._telling.cancel()
 
-    def _telling(self, body: bytes) -> httpx.Request:
+    @property
+    def _patience(self) -> float:
+        """Seconds that telling may wait for a connection."""
+        return min(_TOLD, self.state.limits.connect or _TOLD)
+
+    def _post_of(self, body: bytes, trace: Any) -> httpx.Request:
         at = self.state.cursor
-        own = {"Streamguard-Stream": at.sid if at is not None else "", "Content-Type": "application/json"}
         headers, cookies = self._again()
-        headers.update(own)
-        timeout = dict.fromkeys(("connect", "pool", "write", "read"), _TOLD)
-        extensions = {**self._extensions, "timeout": timeout}
+        headers["Streamguard-Stream"] = at.sid if at is not None else ""
+        headers["Content-Type"] = "application/json"
+        headers["Accept-Encoding"] = "identity"  # a refusal's code is read without decompressing
+        patience = self._patience
+        timeout = {"connect": patience, "pool": patience, "write": _TOLD, "read": _TOLD}
+        extensions = {**self._extensions, "timeout": timeout, "trace": trace}
         return httpx.Request(
             "POST", self._told_at, headers=headers, cookies=cookies, content=body, extensions=extensions
         )
 
-    async def _post(self, body: bytes) -> int | None:
-        client, size = self._client, 0
+    async def _post(self, body: bytes) -> Outcome:
+        client, said = self._client, b""
         assert isinstance(client, httpx.AsyncClient)
+        request = self._post_of(body, self._extensions.get("trace"))
+        request.stream = _Body(body)
         try:
-            response = await client.send(self._telling(body), stream=True, auth=self.auth, follow_redirects=False)
+            response = await client.send(request, stream=True, auth=self.auth, follow_redirects=False)
             try:
                 async for piece in response.aiter_raw():  # to its end, so that its connection can be used again
-                    size += len(piece)
-                    if size > MAX_REFUSAL:
+                    said += piece
+                    if len(said) > MAX_REFUSAL:
                         break
             finally:
                 await response.aclose()
+        except httpx.PoolTimeout:
+            return "no place"
         except Exception:  # whatever it is, the answer itself is not harmed
-            return None
-        return response.status_code
+            return "later"
+        return outcome_of(response.status_code, said)
 
-    def _post_sync(self, body: bytes) -> int | None:
-        client, size = self._client, 0
+    def _post_sync(self, over: Event, body: bytes) -> Outcome:
+        client, said = self._client, b""
         assert isinstance(client, httpx.Client)
+        request = self._post_of(body, _until(over, self._extensions.get("trace")))
         try:
-            response = client.send(self._telling(body), stream=True, auth=self.auth, follow_redirects=False)
+            response = client.send(request, stream=True, auth=self.auth, follow_redirects=False)
             try:
                 for piece in response.iter_raw():
-                    size += len(piece)
-                    if size > MAX_REFUSAL:
+                    said += piece
+                    if len(said) > MAX_REFUSAL:
                         break
             finally:
                 response.close()
+        except httpx.PoolTimeout:
+            return "no place"
         except Exception:
-            return None
-        return response.status_code
+            return "later"
+        return outcome_of(response.status_code, said)
 
     # ---- small parts --------------------------------------------------------------------------
 
@@ -288,3 +349,16 @@ def _of(response: httpx.Response) -> tuple[str | None, str]:
     """The HTTP version, None where no connection carries the body, and the codings that were asked for."""
     version = response.http_version if "http_version" in response.extensions else None
     return version, response.request.headers.get("accept-encoding", "")
+
+
+def _until(over: Event, theirs: Callable[[str, Any], object] | None) -> Callable[[str, Any], None]:
+    """A trace that lets no request leave once it is `over`. Nothing can interrupt a thread that waits for a connection,
+    and what it waits for is often the answer's own."""
+
+    def trace(name: str, info: Any) -> None:
+        if over.is_set() and name.endswith(_LEAVES):
+            raise _Over
+        if theirs is not None:
+            theirs(name, info)
+
+    return trace

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
-from typing import Final
+from email.utils import parsedate_to_datetime
+from typing import Final, NamedTuple
 
 import attrs
 
@@ -14,7 +16,18 @@ from streamguard.core.negotiate import Answer as Promise
 from streamguard.core.negotiate import parse_answer
 from streamguard.core.wire import Wire, wire_for_content_type
 
-__all__ = ["MAX_REDIRECTS", "MAX_REFUSAL", "Head", "Redirects", "Refusal", "known_dialect", "read_head"]
+__all__ = [
+    "MAX_REDIRECTS",
+    "MAX_REFUSAL",
+    "Head",
+    "Problem",
+    "Redirects",
+    "Refusal",
+    "known_dialect",
+    "problem_in",
+    "read_head",
+    "retry_after",
+]
 
 MAX_REFUSAL: Final = 64 * 1024  # bytes kept of the body of an answer that is no stream
 MAX_REDIRECTS: Final = 20  # as in the Fetch standard, and in httpx
@@ -59,8 +72,39 @@ class Refusal:
     body: bytes = b""
 
     def error(self) -> UnexpectedResponse:
-        content_type = self.headers.get("content-type", "")
-        return UnexpectedResponse(self.status, content_type, self.body[:MAX_REFUSAL], self.why)
+        content_type, later = self.headers.get("content-type", ""), retry_after(self.headers)
+        return UnexpectedResponse(self.status, content_type, self.body[:MAX_REFUSAL], self.why, retry_after=later)
+
+
+class Problem(NamedTuple):
+    """What a problem (RFC 9457) says of itself."""
+
+    code: str | None = None
+    detail: str = ""
+
+
+def problem_in(body: bytes) -> Problem:
+    """The problem that is the body of a refusal; an empty one for what is none."""
+    try:
+        fields = json.loads(body)
+    except (ValueError, RecursionError):
+        return Problem()
+    if not isinstance(fields, dict):
+        return Problem()
+    code, detail = fields.get("code"), fields.get("detail")
+    return Problem(code if isinstance(code, str) else None, detail if isinstance(detail, str) else "")
+
+
+def retry_after(headers: Mapping[str, str]) -> float | None:
+    """Seconds from either form of `Retry-After`; None where there is none. A date is compared with the server's own."""
+    text = headers.get("retry-after", "").strip()
+    if text.isascii() and text.isdigit():
+        return float(text[:9])
+    try:
+        until, now = (parsedate_to_datetime(value) for value in (text, headers.get("date", "")))
+        return max(0.0, (until - now).total_seconds())
+    except (TypeError, ValueError, OverflowError):
+        return None
 
 
 @attrs.frozen

@@ -186,6 +186,7 @@ class Answer(_AnswerBase, Iterations):
         await self._let_go()
 
     async def _let_go(self) -> None:
+        self._exchange.told_all()  # first: what waits for a connection is not to get this one
         try:
             await self._live.aclose()
         finally:
@@ -207,8 +208,7 @@ class Answer(_AnswerBase, Iterations):
     async def _next(self, had: int | None = None) -> AnswerFrame | None:
         state = self._state
         while (frame := state.take(had)) is None:
-            if state.needs == "bytes":
-                self._exchange.tell()
+            if state.needs == "bytes" and self._exchange.tell():
                 await self._read()
             elif state.needs == "end":
                 await self._read_to_end()
@@ -337,14 +337,16 @@ class SyncAnswer(_AnswerBase, SyncIterations):
     def close(self) -> None:
         """Close the response; the context does."""
         self._state.close("with")
+        self._let_go()
+
+    def _let_go(self) -> None:
         self._exchange.told_all()
         self._live.close()
 
     def _next(self, had: int | None = None) -> AnswerFrame | None:
         state = self._state
         while (frame := state.take(had)) is None:
-            if state.needs == "bytes":
-                self._exchange.tell()
+            if state.needs == "bytes" and self._exchange.tell():
                 self._read()
             elif state.needs == "end":
                 self._read_to_end()
@@ -357,7 +359,7 @@ class SyncAnswer(_AnswerBase, SyncIterations):
         return frame
 
     def _resume(self, attempt: Attempt) -> None:
-        self._live.close()
+        self._let_go()
         sleep(attempt.wait)
         if self._state.attempt is not attempt:
             return  # closed meanwhile

@@ -11,17 +11,15 @@ attempts back: a server that accepts every resume and then sends nothing would b
 
 from __future__ import annotations
 
-import json
 import math
-from collections.abc import Callable, Mapping
-from email.utils import parsedate_to_datetime
+from collections.abc import Callable
 from random import random
 from typing import Any, Final, Protocol
 
 import attrs
 from typing_extensions import Self
 
-from streamguard.client.head import Refusal
+from streamguard.client.head import Refusal, problem_in, retry_after
 from streamguard.client.request import Address, same_origin
 from streamguard.core.arguments import is_number, one_line, shown, whole_number
 from streamguard.core.cursor import Cursor
@@ -105,14 +103,15 @@ class ResumeState:
         if cursor is None:
             raise LocalProtocolError("nothing was asked for")
         status = refusal.status
-        code, told = _told(refusal.body)
+        code, detail = problem_in(refusal.body)
         if status in _LATER or (status == 409 and code == _BUSY):
-            asked = _retry_after(refusal.headers)
+            asked = retry_after(refusal.headers) or 0.0
             if asked <= self.policy.max_wait:
                 return self.again(cursor, asked)
             self.why = f"the server wants to be left alone for {asked:g} s"
             return None
         if status in _NO_MORE:
+            told = f": {one_line(detail[:_MAX_DETAIL])}" if detail else ""
             detail = f"the server does not have what follows (HTTP {status}){told}"
             return StreamGap(cursor.seq + 1, None, cursor=cursor, detail=detail, code=code or _NO_MORE[status])
         if status == 204:
@@ -146,28 +145,3 @@ def way_back(
     except Exception:  # whatever the library's addresses raise for one that is none
         return None
     return ResumeState(policy, target) if same_origin(url, target) else None
-
-
-def _told(body: bytes) -> tuple[str | None, str]:
-    """The code of a problem (RFC 9457), and what its server says of it, as the end of a message."""
-    try:
-        fields = json.loads(body)
-    except (ValueError, RecursionError):
-        return None, ""
-    if not isinstance(fields, dict):
-        return None, ""
-    code, detail = fields.get("code"), fields.get("detail")
-    said = f": {one_line(detail[:_MAX_DETAIL])}" if isinstance(detail, str) and detail else ""
-    return code if isinstance(code, str) else None, said
-
-
-def _retry_after(headers: Mapping[str, str]) -> float:
-    """Seconds from either form of `Retry-After`, 0 where there is none. A date is compared with the server's clock."""
-    text = headers.get("retry-after", "").strip()
-    if text.isascii() and text.isdigit():
-        return float(text[:9])
-    try:
-        until, now = (parsedate_to_datetime(value) for value in (text, headers.get("date", "")))
-        return max(0.0, (until - now).total_seconds())
-    except (TypeError, ValueError):
-        return 0.0

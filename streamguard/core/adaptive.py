@@ -32,8 +32,9 @@ HALF: Final = 0.25  # seconds in which a window shrinks by half
 
 @attrs.frozen
 class Pressure:
-    """One sample. `lag`: seconds by which the event loop is late. `busy`: its share of time at work, from 0 to 1.
-    `unsent`: bytes that the connection's transport took and did not send."""
+    """One sample. `lag`: seconds by which the event loop is late: from when it was asked to call back until it did.
+    `busy`: the share of its time that it works, from 0 to 1: the CPU time of its thread by the time that passed.
+    `unsent`: bytes that the connection's transport took and did not send, 0 where that cannot be seen."""
 
     lag: float = 0.0
     busy: float = 0.0

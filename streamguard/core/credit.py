@@ -86,23 +86,21 @@ class Sent:
         self._offsets: deque[int] = deque()
         self._crcs: deque[int] = deque()
         self._times: deque[float] = deque()
-        self._end: str | None = None  # the status of the last one
         self._skip = self._step = 1
 
     def __len__(self) -> int:
         return len(self._seqs)
 
-    def add(self, seq: int, offset: int, crc: int, status: str | None, now: float) -> None:
+    def add(self, seq: int, offset: int, crc: int, now: float) -> None:
         """A frame was handed to the transport, `now` in seconds."""
         self._skip -= 1
-        if self._skip and status is None:
+        if self._skip:
             return
         self._skip = self._step
         self._seqs.append(seq)
         self._offsets.append(offset)
         self._crcs.append(crc)
         self._times.append(now)
-        self._end = status
         if len(self._seqs) > _KEPT:
             self._seqs, self._offsets = deque(list(self._seqs)[1::2]), deque(list(self._offsets)[1::2])
             self._crcs, self._times = deque(list(self._crcs)[1::2]), deque(list(self._times)[1::2])
@@ -114,8 +112,7 @@ class Sent:
         index = bisect_left(seqs, cursor.seq)
         if index == len(seqs):
             return None
-        status = self._end if index == len(seqs) - 1 else None
-        if cursor != (self._sid, seqs[index], self._offsets[index], self._crcs[index], status):
+        if cursor != Cursor(self._sid, seqs[index], self._offsets[index], self._crcs[index]):
             return None
         at = self._times[index]
         for column in (seqs, self._offsets, self._crcs, self._times):

@@ -261,12 +261,15 @@ class FrameTooLarge(WireError):
 
 
 class UnexpectedResponse(RemoteProtocolError):
-    """The server answered with something that is no stream."""
+    """The server answered with something that is no stream. `retry_after`: seconds that it wants to be left alone."""
 
-    def __init__(self, status: int, content_type: str, body: bytes, why: str = "") -> None:
+    def __init__(
+        self, status: int, content_type: str, body: bytes, why: str = "", *, retry_after: float | None = None
+    ) -> None:
         self.status = status
         self.content_type = content_type
         self.body = body
+        self.retry_after = retry_after
         head = body[:200].decode("utf-8", "replace")
         super().__init__(
             f"{why or 'no stream'}: HTTP {status}, {content_type or 'no content type'}"

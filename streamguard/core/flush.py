@@ -38,7 +38,12 @@ First = Literal["now", "policy"]
 
 @runtime_checkable
 class FlushPolicy(Protocol):
-    """Decides when text leaves. One instance serves one stream; streams copy the one they are given."""
+    """Decides when text leaves. One instance serves one stream; streams copy the one they are given.
+
+    One that has a method `sample(pressure, now)` too is told of load, between two pieces: how late the event loop is,
+    how much it works, and what the connection has not sent. `SampledPolicy` and `Pressure`, in
+    `streamguard.core.adaptive`, are the types.
+    """
 
     def push(self, piece: str, held: int, now: float) -> int:
         """How many of the `held` characters (the new `piece` included, at their end) may leave now."""

@@ -12,12 +12,13 @@ own next write: one write at a time, and no lock.
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Awaitable, Callable
+from contextlib import AbstractContextManager
 from typing import Any, Generic, TypeVar
 
 import anyio
 
+from streamguard.runtime.patient import Patient
 from streamguard.runtime.sink import Sink
 
 __all__ = ["Connection", "Lost"]
@@ -52,22 +53,26 @@ class Connection(Generic[T]):
         self._taken = -float("inf")  # what the socket had taken at the last look, and since when it is no more
         self._since = self.wrote
         self._scope: anyio.CancelScope | None = None
-        self._claimed: anyio.Event | None = None
+        self._new_scope: Callable[[], anyio.CancelScope] = anyio.CancelScope
+        self._claimed = False
+        self._free: anyio.Event | None = None  # for who waits until it is claimed no more
 
-    @contextmanager
-    def claim(self) -> Iterator[None]:
+    def claim(self) -> AbstractContextManager[None]:
         """Write beside the driver."""
-        self._claimed = claimed = anyio.Event()
-        try:
-            yield
-        finally:
-            claimed.set()
-            self._claimed = None
+        return _Claim(self)
+
+    def hold(self, *, claimed: bool) -> None:
+        """Begin, or end, a claim."""
+        self._claimed = claimed
+        if not claimed and self._free is not None:
+            self._free.set()
+            self._free = None
 
     async def settled(self) -> None:
         """Wait until nobody writes beside the driver."""
-        if self._claimed is not None:
-            await self._claimed.wait()
+        if self._claimed:
+            self._free = self._free or anyio.Event()
+            await self._free.wait()
 
     def leave(self) -> None:
         """The reader left: no write waits for it any longer."""
@@ -101,6 +106,10 @@ class Connection(Generic[T]):
             self._since = now
         self._taken = taken  # also where it is less: what waits to be written counted as taken until it was
         return left > 0 and now - self._since >= self.limit
+
+    def look_from(self, now: float) -> None:
+        """All is taken so far: what is written from now on has the whole `limit`."""
+        self._since = now
 
     def give_up(self) -> None:
         """The reader takes nothing: no write waits for it any longer."""
@@ -207,10 +216,10 @@ class Connection(Generic[T]):
                 tasks.start_soon(self._look, scope, limit)
                 await write()
                 tasks.cancel_scope.cancel()
-        else:
-            if limit is not None:
-                scope.deadline = anyio.current_time() + limit
+        elif limit is None:
             await write()
+        else:
+            await Patient(write, lambda: _limit(scope, limit))
 
     async def _write(self, write: Callable[[], Awaitable[None]]) -> None:
         if self.gone.is_set() or self.slow:
@@ -218,7 +227,10 @@ class Connection(Generic[T]):
             raise Lost
         self.wrote = self._clock()
         try:
-            with anyio.CancelScope() as scope:
+            scope = self._new_scope()
+            # The event loop's own class: anyio finds out anew for each of its own, which is a third of what it costs.
+            self._new_scope = type(scope)
+            with scope:
                 self._scope = scope
                 await self._in_time(scope, write)
         except Exception as exc:
@@ -234,3 +246,22 @@ class Connection(Generic[T]):
             self.slow = self.slow or not self.gone.is_set()
             self.torn = self.lost = True
             raise Lost
+
+
+class _Claim(AbstractContextManager[None]):
+    """Not made of a generator, which costs a sign of life as much as to make its bytes."""
+
+    __slots__ = ("_line",)
+
+    def __init__(self, line: Connection[Any]) -> None:
+        self._line = line
+
+    def __enter__(self) -> None:
+        self._line.hold(claimed=True)
+
+    def __exit__(self, *exc: object) -> None:
+        self._line.hold(claimed=False)
+
+
+def _limit(scope: anyio.CancelScope, seconds: float) -> None:
+    scope.deadline = anyio.current_time() + seconds

@@ -325,6 +325,7 @@ class DirectDriver(Generic[T]):
             self._first_item = now
             if self._on_first is not None:
                 self._on_first(item)
+        self._watch.attended(now)
         end = self._end
         end.unsent = out  # so that a cancellation in here does not lose it
         await self._line.settled()

@@ -5,7 +5,7 @@ would start a stream asks it first. What runs may finish; at the end of the grac
 stop, in its own event loop, which it joined with (`joined`). A stream that comes later than that is stopped at once.
 
 Nothing here knows how a process learns that it is to go, nor what a stream says then. No lock is taken: a signal
-handler may interrupt whoever holds it.
+handler may interrupt whoever holds it. So the line that a drain begins is logged in an event loop, a turn later.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import asyncio
 import logging
 import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any, Final
 
@@ -22,7 +22,7 @@ import anyio
 import attrs
 
 from streamguard.core.arguments import is_number, number, shown
-from streamguard.runtime.wakeup import LoopCaller, running_trio
+from streamguard.runtime.wakeup import LoopCaller, in_loop, running_trio
 
 __all__ = ["GRACE", "Drain", "Draining"]
 
@@ -33,6 +33,14 @@ GRACE: Final = 20.0  # seconds; process managers give 30 before they kill, 10 at
 Stop = Callable[[], object]
 
 
+@attrs.frozen
+class _Part:
+    """What joined: a stream, or one more reader of a stream in a log."""
+
+    stop: Stop
+    reader: bool
+
+
 class Drain:
     """The drain of one application. `grace` is how many seconds the streams that run are given."""
 
@@ -41,6 +49,7 @@ class Drain:
         self._clock = clock
         self._until: float | None = None  # when the grace ends; None as long as nothing drains
         self._loops: dict[object, _Loop] = {}  # each as long as a stream runs there
+        self._said = False  # that it begins, in the log
 
     @property
     def ready(self) -> bool:
@@ -60,7 +69,7 @@ class Drain:
     @property
     def running(self) -> int:
         """How many streams run: connections, and generations into a log."""
-        return sum([len(loop.streams) for loop in list(self._loops.values())])
+        return len(self._parts())
 
     def begin(self, grace: float | None = None) -> None:
         """Drain, from now on; `grace` other than the usual one. From any thread, or a signal handler. A second call
@@ -70,20 +79,29 @@ class Drain:
             self._until = until  # before the look at the loops: one that comes after it sees this by itself
         for loop in list(self._loops.values()):
             loop.call.later(loop.told)  # a signal handler may stand anywhere in that loop
+        if in_loop():
+            LoopCaller().later(self.say)
+
+    def say(self) -> None:
+        """Log that it begins, once, and what runs. Not to be called by a signal handler, since logging takes locks."""
+        if not self._said and self._until is not None:
+            self._said = True
+            counted = _counted(self._parts())
+            logger.info("draining: no new streams; %.3g s for what runs (%s)", max(0.0, self.left), counted)
 
     def reset(self) -> None:
         """Take new streams again: for an application that is started a second time in its process."""
-        self._until = None
+        self._until, self._said = None, False
         for loop in list(self._loops.values()):
             loop.call.later(loop.told)
 
     @contextmanager
-    def joined(self, stop: Stop) -> Iterator[None]:
+    def joined(self, stop: Stop, *, reader: bool = False) -> Iterator[None]:
         """A stream that runs while the block does, in this event loop, where `stop` is called at the end of its grace.
-        `stop` returns at once."""
+        `stop` returns at once. A `reader` is a connection of a stream in a log, which is counted for itself."""
         mark = object()
         with self._this_loop() as loop:
-            loop.streams[mark] = stop
+            loop.streams[mark] = _Part(stop, reader)
             if self._until is not None:
                 loop.told()
                 if self.over:
@@ -94,6 +112,9 @@ class Drain:
                 del loop.streams[mark]
                 if not loop.streams:
                     loop.changed.set()
+
+    def _parts(self) -> list[_Part]:
+        return [part for loop in list(self._loops.values()) for part in list(loop.streams.values())]
 
     async def begun(self) -> None:
         """Wait until it begins. Whoever waits is no stream, and holds nothing up."""
@@ -125,7 +146,7 @@ class _Loop:
 
     def __init__(self, drain: Drain) -> None:
         self.call = LoopCaller()
-        self.streams: dict[object, Stop] = {}
+        self.streams: dict[object, _Part] = {}
         self.waiting: set[anyio.Event] = set()  # of those who want to know that it begins
         self.changed = anyio.Event()
         self._drain = drain
@@ -135,6 +156,7 @@ class _Loop:
         """In this loop: the drain began, or its end moved."""
         self.changed.set()
         if not self._drain.ready:
+            self._drain.say()
             for event in self.waiting:
                 event.set()
         if self._task is not None or not self.streams or self._drain.ready:
@@ -150,7 +172,6 @@ class _Loop:
 
     async def _end(self) -> None:
         """Wait until the grace is over, or nothing is left to end; then end it."""
-        logger.info("draining: no new streams; %d are running, and have %.3g s", *self._standing())
         try:
             while self.streams and (left := self._drain.left) > 0:
                 if self._drain.ready:
@@ -161,12 +182,16 @@ class _Loop:
         finally:
             self._task = None
         if self.streams:
-            logger.warning("draining: %d did not end within their grace, and are ended", len(self.streams))
-        for stop in list(self.streams.values()):
-            _stop(stop)
+            counted = _counted(self.streams.values())
+            logger.warning("draining: not over within the grace, and told to end (%s)", counted)
+        for part in list(self.streams.values()):
+            _stop(part.stop)
 
-    def _standing(self) -> tuple[int, float]:
-        return len(self.streams), max(0.0, self._drain.left)
+
+def _counted(parts: Iterable[_Part]) -> str:
+    """How many streams these are, and how many readers."""
+    readers = [part.reader for part in parts]
+    return f"streams: {readers.count(False)}, readers of streams in a log: {readers.count(True)}"
 
 
 def _stop(stop: Stop) -> None:
@@ -211,3 +236,5 @@ class Draining:
         if grace is not None and not grace >= 0:
             raise ValueError(f"grace must be zero or more, not {grace!r}")
         self.draining.begin(grace)
+        if not in_loop():
+            self.draining.say()

@@ -40,6 +40,7 @@ GONE: Final = Why("gone", Failure("gone", "the reader left"))
 SLOW: Final = Why("slow", Failure("slow", "the reader took nothing for too long", True))
 SHUTDOWN: Final = Why("shutdown", Failure("shutdown", "the server is going away", True))
 _EARLY: Final = " (before its first item: with Timing(peek=…) the reader would get an HTTP status)"
+_DROPPED: Final = ("slow", "gone")  # the codes of a reader that took nothing, or answered nothing
 SHUTDOWN_LIMIT: Final = 1.0  # seconds for the last bytes of a stream whose task was cancelled
 
 
@@ -138,8 +139,11 @@ class Ending(Generic[T]):
         await line.send(last)
 
     def _tell_parted(self, failure: Failure) -> None:
-        """What ended is a connection of a stream that lives on in its log, or this process's part in it."""
-        logger.info(
+        """What ended is a connection of a stream that lives on in its log, or this process's part in it. A reader that
+        was dropped is a warning, as it is where its stream ends with it; one that left by itself is none."""
+        dropped = failure.code in _DROPPED and failure is not GONE.failure
+        logger.log(
+            logging.WARNING if dropped else logging.INFO,
             "stream %s goes on: %s after %d items: %s: %s",
             one_line(self._name),
             "a reader is not served any more," if self.part == "reader" else "it is let go of",

@@ -27,7 +27,8 @@ from streamguard.core.frame import place_of, status_of
 __all__ = ["MISSED", "Flow"]
 
 MISSED: Final = 3  # beats without an answer, after which a reader is gone
-_SAMPLED: Final = 0.005  # seconds between two frames of which an acknowledgement says how long it took, at least
+_SAMPLED: Final = 0.1  # seconds, or so, between two frames of which an acknowledgement says how long it took
+_MOST_BETWEEN: Final = 64  # frames, the same
 _ASIDE: Final = 5.0  # seconds between two signs that a blocked stream is read all the same
 
 Page = Sequence[Any]  # of frames, or of rows, as the log has them
@@ -55,7 +56,7 @@ class Flow:
         self.gone: Callable[[], object] = _nobody
         self._sid, self._seq, self._offset = at[:3]
         self._sent = Sent(at.sid)
-        self._noted = -math.inf
+        self._noted, self._noted_at, self._next = at.seq, -math.inf, at.seq + 1
         self._limit = math.inf if limit is None else limit
         self._beats = beats
         self._said = False  # in a beat, since it is blocked
@@ -101,16 +102,19 @@ class Flow:
         end early where the reader is `slow`, or `leave` answers True. A terminal needs no credit."""
         async with aclosing(pages):
             async for page in pages:
-                while (count := self._allowed(page)) < len(page):
+                seq, offset, crc = place_of(page[-1])
+                frames, size = self.credit.limit
+                # Where even the last one ends within the limits, no other needs to be looked at.
+                while (seq > frames or offset >= size) and (count := self._allowed(page)) < len(page):
                     if leave is not None and leave():
                         return
                     if count:
-                        self._goes(page[count - 1])
+                        self._goes(*place_of(page[count - 1]))
                         yield page[:count]
                         page = page[count:]
                     elif not await self._granted(reading, leave):
                         return
-                self._goes(page[-1])
+                self._goes(seq, offset, crc)
                 yield page
 
     def _allowed(self, page: Page) -> int:
@@ -128,13 +132,16 @@ class Flow:
             seq, offset, _ = place_of(frame)
         return len(page)
 
-    def _goes(self, last: Any) -> None:
-        """All up to the frame `last` is handed to the transport."""
-        self._seq, self._offset, crc = place_of(last)
+    def _goes(self, seq: int, offset: int, crc: int) -> None:
+        """All up to the frame of this place is handed to the transport."""
+        self._seq, self._offset = seq, offset
+        if seq < self._next:
+            return
+        # Not by the clock, which would be asked for every token: after as many frames as came in that time lately.
         now = self._clock()
-        if now - self._noted >= _SAMPLED:
-            self._noted = now
-            self._sent.add(self._seq, self._offset, crc, status_of(last), now)
+        few = (seq - self._noted) * _SAMPLED / max(now - self._noted_at, _SAMPLED / _MOST_BETWEEN)
+        self._noted, self._noted_at, self._next = seq, now, seq + max(1, min(round(few), _MOST_BETWEEN))
+        self._sent.add(seq, offset, crc, now)
 
     async def _granted(self, reading: Callable[[], Awaitable[None]], leave: Callable[[], bool] | None) -> bool:
         """Wait for credit. False, and `slow`, where none comes in time: counted from the first beat that asked for it,

@@ -42,13 +42,13 @@ def _called(instance: object, attribute: attrs.Attribute[Any], value: object) ->
 class Timing:
     """A stream's time limits, in seconds.
 
-    `heartbeat`: silence after which a sign of life is sent (None: never); 15 s is under every idle limit in
-    common use. `stall`: how long the source may be silent before the stream ends as `stalled` (None: for
-    ever). `write`: how long a reader may take nothing of what is written to it before the stream ends as
-    `slow` and its connection is dropped (None: for ever); kept to within a quarter. `peek`: how long headers
-    may wait for the first item, so that an early failure can still become an HTTP status. `close`: how long
-    the source may take to close before it is abandoned. `linger`: how long a reader that was told of a
-    failure is given to hang up by itself. `clock`: monotonic seconds. Raises TypeError for what is no number,
+    `heartbeat`: silence after which a sign of life is sent (None: never), up to a 256th earlier, together with those
+    of other streams; 15 s is under every idle limit in common use. `stall`: how long the source may be silent before
+    the stream ends as `stalled` (None: for ever). `write`: how long a reader may take nothing of what is written to
+    it before the stream ends as `slow` and its connection is dropped (None: for ever); kept to within a quarter.
+    `peek`: how long headers may wait for the first item, so that an early failure can still become an HTTP status.
+    `close`: how long the source may take to close before it is abandoned. `linger`: how long a reader that was told
+    of a failure is given to hang up by itself. `clock`: monotonic seconds. Raises TypeError for what is no number,
     ValueError for a limit that is negative or NaN, and for a heartbeat, stall or write of zero.
     """
 

@@ -10,6 +10,8 @@ Its watcher runs beside the driver for as long as the stream. The rules between 
   and look like a normal end. It is cancelled once, when the stream is over.
 * A reader that takes nothing can be told nothing: while its socket does not drain no sign of life is written, and
   after the write deadline the stream ends as `slow`, wherever the driver is.
+* A stream that waits costs no more than its signs of life. Once all is taken and the driver is parked, there is
+  nothing to look at: the watcher *rests*, and the driver's next item tells it (`attended`).
 """
 
 from __future__ import annotations
@@ -18,9 +20,8 @@ import logging
 from collections.abc import Awaitable, Callable
 from typing import Any, Final, Generic, TypeVar
 
-import anyio
-
 from streamguard.core.errors import Failure, failure_from
+from streamguard.runtime.alarm import Alarm
 from streamguard.runtime.connection import Connection, Lost
 from streamguard.runtime.ending import Ending, Why, lost
 from streamguard.runtime.patience import TICK, Patience
@@ -33,7 +34,8 @@ logger = logging.getLogger("streamguard")
 
 T = TypeVar("T", bytes, list[Any])
 _NEVER: Final = float("inf")
-_LOOKS: Final = 4  # at a write, within its deadline: how exactly that is kept, and what a quiet stream pays for it
+_GRID: Final = 256  # parts of an interval, at whose edges the clocks of many streams wake together
+_LOOKS: Final = 4  # at a write, within its deadline: how exactly that is kept, and what a stream that flows pays for it
 
 
 class ClockWatch(Generic[T]):
@@ -45,8 +47,10 @@ class ClockWatch(Generic[T]):
         self.parked: float | None = None  # since when the driver waits for the source; None while it does not
         self.attention = True  # something to look at after the next item; the first one is always looked at
         self.late = False  # something to look at before the driver parks
-        self.rearm = anyio.Event()
+        self.rearm = Alarm()
         self.armed = _NEVER
+        self._resting = False  # nothing is unsent, and the driver's next item wakes the watcher
+        self._seen = -_NEVER  # the connection's last write, at the last wake
         self._words_due = _NEVER  # when the reader is told, while the source closes
         self._ticked = -_NEVER
         self._stage: Stage[T] = stage
@@ -81,6 +85,13 @@ class ClockWatch(Generic[T]):
         self.rearm.set()
         return self._end.why is not None
 
+    def attended(self, now: float) -> None:
+        """The driver has an item, and is about to write."""
+        if self._resting:
+            self._resting = False
+            self._line.look_from(now)
+            self.rearm.set()
+
     def closing(self) -> float:
         """The driver closes the source from now on: a clean-up that does not stop either is abandoned."""
         self.parked = now = self._clock()
@@ -93,18 +104,20 @@ class ClockWatch(Generic[T]):
         """Watch until cancelled, or until the source is given up, which `abandoned` is told."""
         woken = -_NEVER
         while True:
-            if self.rearm.is_set():
-                self.rearm = anyio.Event()
+            self.rearm.clear()
+            self._resting = self._may_rest()
             self.armed = max(self._next_due(self._clock()), woken + TICK)
-            with anyio.move_on_after(max(0.0, self.armed - self._clock())):
-                await self.rearm.wait()
+            await self.rearm.sleep(max(0.0, self.armed - self._clock()))
             now = self._clock()
             if now < self.armed:
                 continue
-            woken, due = now, self._next_due(now)
+            # A rest ends by the clock where nothing has changed since.
+            woken, due = now, self.armed if self._resting else self._next_due(now)
             over = self._end.why is not None or self._end.begun
             # Also where it is to end for another reason: in a write it would not, before its reader takes that.
-            if self._looks and self._line.stuck(now, self._stage.sent, writing=self.parked is None):
+            if self._resting:
+                self._line.look_from(now)
+            elif self._looks and self._line.stuck(now, self._stage.sent, writing=self.parked is None):
                 self._line.give_up()
                 self.stop_now(lost(self._line))
                 continue
@@ -132,7 +145,7 @@ class ClockWatch(Generic[T]):
         if not self._line.opened:
             due = min(due, self._started + self._timing.peek)
         elif self._timing.heartbeat is not None:
-            due = min(due, self._line.wrote + self._timing.heartbeat)
+            due = min(due, self._beat_due(self._timing.heartbeat))
         if self._timing.stall is not None:
             due = min(due, (now if self.parked is None else self.parked) + self._timing.stall)
         try:
@@ -145,16 +158,30 @@ class ClockWatch(Generic[T]):
         # One that the last tick did not move was answered: waking for it again would be a busy loop.
         return due if flush is None or flush <= self._ticked else min(due, flush)
 
+    def _beat_due(self, interval: float) -> float:
+        """When a sign of life is due."""
+        return _together(self._line.wrote + interval, interval)
+
     def _next_look(self, now: float) -> float:
         limit = self._line.limit
-        return _NEVER if limit is None else now + limit / _LOOKS
+        return _NEVER if limit is None or self._resting else _together(now + limit / _LOOKS, limit)
+
+    def _may_rest(self) -> bool:
+        """Whether nothing can be stuck before the driver's next item. A stream that flows is looked at by the clock:
+        to be told of an item, and to look at the next time all the same, would be two wakes for one."""
+        line = self._line
+        seen, self._seen = self._seen, line.wrote
+        if self.parked is None or seen != line.wrote or self._end.why is not None or line.unsent():
+            return False
+        self.attention = True
+        return True
 
     async def _at_work(self) -> None:
         """The driver is in a write, or about to park: it wakes this watcher before it does."""
         self.late = True
         self.armed = _NEVER
-        with anyio.move_on_after(max(0.0, self._next_look(self._clock()) - self._clock())):
-            await self.rearm.wait()
+        now = self._clock()
+        await self.rearm.sleep(self._next_look(now) - now)
 
     async def _act(self, now: float) -> None:
         """What is due now, with the driver parked."""
@@ -170,7 +197,7 @@ class ClockWatch(Generic[T]):
                     return
                 self._ticked = now
                 out = self._stage.tick(now)
-                if not out and heartbeat is not None and now >= self._line.wrote + heartbeat:
+                if not out and heartbeat is not None and now >= self._beat_due(heartbeat):
                     self._line.wrote = now  # also where none is written: it would be due for ever
                     if not self._line.unsent():
                         out = self._stage.heartbeat()
@@ -180,6 +207,7 @@ class ClockWatch(Generic[T]):
                 self.stop(lost(self._line))
             except Exception as exc:
                 self.stop(Why("failed", failure_from(exc), exc))
+        self._seen = self._line.wrote  # by this: the driver, which would wait for it, wrote nothing
 
     async def _insist(self, now: float) -> bool:
         """The source was told to stop, or to close, and does not: the reader is told, and waits no longer.
@@ -195,3 +223,9 @@ class ClockWatch(Generic[T]):
         with self._line.claim():
             await self._end.finish()
         return True
+
+
+def _together(due: float, interval: float) -> float:
+    """A little before `due`: streams that wait share such times. For each with one of its own the loop would wake."""
+    part = max(interval / _GRID, 1e-6)  # of the smallest floats such a part is zero
+    return due // part * part if part < _NEVER else due  # which would be no number

@@ -11,7 +11,7 @@ import inspect
 import json
 import secrets
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any, Final, NoReturn
 from urllib.parse import urlsplit
 
@@ -25,7 +25,7 @@ from streamguard.core.receipt import AnswerFrame
 from streamguard.core.verify import StreamVerifier
 from streamguard.testing.contract import ContractBroken
 
-__all__ = ["REQUEST_ID", "VERIFIES", "AdapterCase", "Opened", "Play", "Reply", "Rule"]
+__all__ = ["REQUEST_ID", "VERIFIES", "AdapterCase", "Opened", "Play", "Reply", "Rule", "client_of"]
 
 Facts = Callable[[str], "Mapping[str, Any] | Awaitable[Mapping[str, Any]]"]
 
@@ -85,6 +85,12 @@ class Reply:
             elif frame.item is not None:
                 found.append(frame.item)
         return found
+
+
+def client_of(case: AdapterCase) -> httpx.AsyncClient:
+    """A client that knows nothing of streams."""
+    secure = case.url.startswith("https:")  # else no certificates are read, which takes longer than an answer
+    return httpx.AsyncClient(http1=not case.http2, http2=case.http2, timeout=case.patience, verify=secure)
 
 
 class Opened:
@@ -152,11 +158,14 @@ class Play:
 
     @asynccontextmanager
     async def opened(
-        self, source: str, method: str = "GET", headers: Mapping[str, str] | None = None
+        self, source: str, method: str = "GET", headers: Mapping[str, str] | None = None, *, leaves: bool = False
     ) -> AsyncIterator[Opened]:
-        """One request, and its answer as far as it is read; whoever leaves the block leaves the stream."""
+        """One request, and its answer as far as it is read. Whoever is to leave it has a connection of its own, which
+        is closed: over HTTP/2 httpx does not reset a stream that it does not read on."""
         named = {REQUEST_ID: self.label, **(headers or {})}
-        async with self.client.stream(method, self.url(source), headers=named) as response:
+        async with AsyncExitStack() as stack:
+            client = await stack.enter_async_context(client_of(self.case)) if leaves else self.client
+            response = await stack.enter_async_context(client.stream(method, self.url(source), headers=named))
             yield Opened(self, response)
 
     def promised(self, response: httpx.Response, *, needed: bool = True) -> Answer | None:

@@ -22,7 +22,7 @@ from typing import Final
 import anyio
 import httpx
 
-from streamguard.testing.adapter_case import AdapterCase, Play, Rule
+from streamguard.testing.adapter_case import AdapterCase, Play, Rule, client_of
 from streamguard.testing.adapter_log_rules import LOG_ADAPTER_RULES
 from streamguard.testing.adapter_rules import CONNECTION_RULES
 from streamguard.testing.contract import ContractBroken
@@ -34,19 +34,15 @@ ADAPTER_RULES: Final[dict[str, Rule]] = {**CONNECTION_RULES, **LOG_ADAPTER_RULES
 
 async def check_adapter(case: AdapterCase) -> None:
     """Raise ContractBroken, an AssertionError, for the first rule that the application of `case` breaks."""
-    async with _client(case) as client:
+    async with client_of(case) as client:
         for rule in ADAPTER_RULES:
             await _check(rule, case, client)
 
 
 async def check_adapter_rule(rule: str, case: AdapterCase) -> None:
     """The same for one rule of ADAPTER_RULES. Raises KeyError for a name that is none."""
-    async with _client(case) as client:
+    async with client_of(case) as client:
         await _check(rule, case, client)
-
-
-def _client(case: AdapterCase) -> httpx.AsyncClient:
-    return httpx.AsyncClient(http1=not case.http2, http2=case.http2, timeout=case.patience)
 
 
 async def _check(rule: str, case: AdapterCase, client: httpx.AsyncClient) -> None:

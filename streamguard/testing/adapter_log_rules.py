@@ -19,7 +19,7 @@ async def _resume(play: Play) -> None:
     """G5: after a cut the reader has the same text, nothing lost, nothing repeated, and the source ran once."""
     async with cut_once(play) as proxy:
         url, headers = play.url("logged/whole", proxy.url), {REQUEST_ID: play.label}
-        async with stream("GET", url, headers=headers, resume=_AT_ONCE) as answer:
+        async with stream("GET", url, client=play.client, headers=headers, resume=_AT_ONCE) as answer:
             text = await answer.read()
     receipt = answer.receipt
     play.must(text == "".join(WORDS), f"of the text came {text!r}")

@@ -97,7 +97,8 @@ async def _verdicts(play: Play) -> None:
     play.must(answer.receipt.verdict is Verdict.FAILED, f"the verdict of what failed: {answer.receipt}")
     async with cut_once(play) as proxy:
         try:
-            async with stream("GET", play.url("whole", proxy.url), resume=False) as answer:
+            url = play.url("whole", proxy.url)
+            async with stream("GET", url, client=play.client, resume=False) as answer:
                 await answer.read()
         except TruncatedStream:
             pass
@@ -121,7 +122,7 @@ async def _failed_source_is_closed_once(play: Play) -> None:
 
 async def _disconnect(play: Play) -> None:
     """G6: a reader that leaves stops the generation."""
-    async with play.opened("endless") as opened:
+    async with play.opened("endless", leaves=True) as opened:
         await opened.until(b"data: ", 10)
     facts = await play.closed_once()
     play.must(facts["ends"] == ["gone"], f"it ended as {facts['ends']}")

@@ -89,7 +89,7 @@ class AdapterSources:
             with self._lock:
                 self._of(outcome.request_id or "").ends.append(outcome.status)
 
-        return {"timing": Timing(heartbeat=heartbeat, peek=peek, linger=0.05), "on_end": ended}
+        return {"timing": Timing(heartbeat=heartbeat, peek=peek, linger=0.02), "on_end": ended}
 
     def facts(self, label: str) -> dict[str, Any]:
         """What became of the streams of a label: `opened`, `steps` (items made), `closes`, and how each ended."""

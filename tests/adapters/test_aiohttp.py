@@ -18,7 +18,7 @@ from streamguard.core.receipt import Verdict
 from streamguard.log.memory import MemoryLog
 from streamguard.runtime.slots import Limits
 from streamguard.runtime.timing import Timing
-from streamguard.testing import SOURCES, AdapterCase, AdapterSources, check_adapter
+from streamguard.testing import SOURCES, AdapterCase, AdapterSources, check_adapter, check_adapter_rule
 from tests.adapters.aiohttp_serving import serving_aiohttp
 from tests.adapters.asgi_apps import Ends, exchange, tokens
 from tests.adapters.logged_apps import TroubledLog, text_of
@@ -65,7 +65,8 @@ def test_it_keeps_the_contract(loop: str) -> None:
 def test_a_server_that_cancels_its_handlers_changes_nothing() -> None:
     sources = AdapterSources()
     with serving_aiohttp(contract_app(sources), handler_cancellation=True) as server:
-        asyncio.run(check_adapter(AdapterCase(server.url, sources.facts, name="aiohttp")))
+        for rule in ("G1 no clean end without completion", "G6 disconnect", "cancel"):
+            asyncio.run(check_adapter_rule(rule, AdapterCase(server.url, sources.facts, name="aiohttp")))
 
 
 # ---- kinds of handlers ------------------------------------------------------------------------

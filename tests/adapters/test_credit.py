@@ -114,7 +114,7 @@ def test_what_is_told_of_a_frame_that_the_log_has_trimmed_counts() -> None:
         wait_until(lambda: reader.flow.blocked)  # type: ignore[union-attr]
         gate.open()
         wait_until(lambda: not len(site.guard.runs))
-        reader.flow._sent = Sent()  # type: ignore[union-attr]  # of many frames only some are remembered
+        reader.flow._sent = Sent("")  # type: ignore[union-attr]  # of many frames only some are remembered
         assert tell(server, connection, ack=str(cursors(connection.received)[1]), credit=[99, 65536]).status == 204
 
 

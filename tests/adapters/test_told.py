@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import logging
+from contextlib import suppress
 
 import pytest
 
+from streamguard.runtime.timing import Timing
 from tests.adapters.logged_apps import OURS, Site, reading, wait_until
 from tests.adapters.servers import Gate, serving
 
@@ -32,6 +34,26 @@ def test_a_reader_that_leaves_is_told_of_as_one(caplog: pytest.LogCaptureFixture
         gate.open()
         site.idle()
     assert len(lines(caplog)) == 1
+
+
+@pytest.mark.parametrize(
+    ("timing", "why"),
+    [
+        (Timing(heartbeat=0.2, write=0.05, linger=0.05), "slow: the reader took nothing for too long"),
+        (Timing(heartbeat=0.05, linger=0.05), "gone: the reader answered none of 3 signs of life"),
+    ],
+    ids=["slow", "gone"],
+)
+def test_a_reader_that_is_dropped_is_a_warning(timing: Timing, why: str, caplog: pytest.LogCaptureFixture) -> None:
+    """It has credit for one frame, and neither grants more nor answers."""
+    site = Site("t0 ", "t1 ", timing=timing)
+    with serving(site.app) as server, reading(server, streamguard="v=1, credit=(1 65536)") as connection:
+        with suppress(ConnectionResetError):  # which is how one that is gone is dropped
+            connection.rest()
+        wait_until(lambda: not len(site.guard.readers))
+    (told,) = lines(caplog)
+    assert told[0] == logging.WARNING
+    assert f"goes on: a reader is not served any more, after 1 items: {why}" in told[1]
 
 
 def test_a_source_that_fails_at_once_is_told_of_once_without_advice_that_does_not_hold(

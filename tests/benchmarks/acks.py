@@ -6,7 +6,8 @@ connection of its own for that, and opens another where the server has closed it
 not come while tokens do.
 
 A large credit is granted anew every minute or two. What is measured for seconds is what a server has all the time, so
-the readers' first grants are of all sizes, as if they had begun one after the other.
+the readers' first grants are of all sizes, as if they had begun one after the other. A small one is told once a second,
+the most there is: each costs the server what a `POST` costs it, which for a server in Python is more than a few tokens.
 """
 
 from __future__ import annotations
@@ -30,9 +31,10 @@ from tests.proofs.registry import Result, Run, Table, proof
 
 __all__ = ["CREDITS", "Acknowledging", "Asked", "acks", "share"]
 
-CREDITS: Final = {"the client's own": CREDIT, "told once a second": (64, 65536)}
+OURS: Final = "the client's own"
+CREDITS: Final = {OURS: CREDIT, "told once a second": (64, 65536)}
 ROUNDS: Final = 5
-MOST: Final = 5.0  # per cent
+MOST: Final = 5.0  # per cent, with the credit that our client asks for
 _EVERY: Final = 1.0  # seconds between two of a reader, at least
 _LOOKS: Final = 0.1  # seconds between two looks whether there is anything to tell
 
@@ -59,6 +61,7 @@ class _Line(asyncio.Protocol):
 
     def __init__(self, asked: Asked) -> None:
         self.busy = False
+        self.refused = b""
         self._asked = asked
         self._transport: Any = None
         self._body = b""
@@ -81,7 +84,7 @@ class _Line(asyncio.Protocol):
         if data.startswith(b"HTTP/1.1 204"):
             self._asked.posts += 1
         else:
-            self._asked.refused.append(data[:12])
+            self.refused = data[:12]
         self.busy = False
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -118,6 +121,8 @@ class Acknowledging(Reader):
         if begin < 0 or end < 0:
             return
         self._last = data[begin + 4 : end]
+        if self._line.refused:  # and not because the stream was over
+            self._asked.refused.append(self._line.refused)
         if self._timer is None:
             # Not only when something comes: a stream that waits for credit sends nothing.
             wait = max(0.0, self._due - time.monotonic())
@@ -196,8 +201,8 @@ def _row(run: Run, name: str, costs: list[tuple[float, float]], posts: float) ->
 
 
 @proof(
-    claim=f"Acknowledgements and grants cost less than {MOST:g} % of a server's CPU, with {READERS} readers at {RATE} "
-    "tokens a second.",
+    claim=f"Our client's acknowledgements and grants cost less than {MOST:g} % of a server's CPU, with {READERS} "
+    f"readers at {RATE} tokens a second.",
     minutes=6,
 )
 def acks(run: Run) -> Result:
@@ -215,8 +220,8 @@ def acks(run: Run) -> Result:
                     costs[name].append((one(), less))
             for name, one in telling.items():
                 row = _row(run, name, costs[name], statistics.median(one.posts))
-                shown = shown and float(str(row[4])) < MOST
-                rows.append((f"{http}, {loop}", *row, MOST))
+                shown = shown and (name != OURS or float(str(row[4])) < MOST)
+                rows.append((f"{http}, {loop}", *row, MOST if name == OURS else "no claim"))
     columns = ("uvicorn with", "credit", "POSTs a second", "µs a token", "µs without", "%")
     return Result(
         shown,

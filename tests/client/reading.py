@@ -43,15 +43,18 @@ def read(
     url: str,
     method: str = "POST",
     on_frame: Callable[[AnswerFrame], object] = lambda frame: None,
+    pool: int = 100,
     **options: Any,
 ) -> Read:
-    """Read the answer to its end, and then once more: an answer that raised must raise again."""
+    """Read the answer to its end, and then once more: an answer that raised must raise again. The client may make
+    `pool` connections."""
     seen = Read()
+    limits = httpx.Limits(max_connections=pool)
     if mode == "sync":
-        with httpx.Client(verify=NO_TLS, follow_redirects=True) as client:
+        with httpx.Client(verify=NO_TLS, follow_redirects=True, limits=limits) as client:
             _read_sync(seen, url, method, on_frame, {"client": client, **options})
     else:
-        anyio.run(_read, seen, url, method, on_frame, options, backend=mode)
+        anyio.run(_read, seen, url, method, on_frame, limits, options, backend=mode)
     return seen
 
 
@@ -60,8 +63,8 @@ def _read_sync(
 ) -> None:
     try:
         with stream_sync(method, url, **options) as answer:
+            frames = answer.frames()
             try:
-                frames = answer.frames()
                 for frame in frames:
                     seen.frames.append(frame)
                     on_frame(frame)
@@ -77,13 +80,18 @@ def _read_sync(
 
 
 async def _read(
-    seen: Read, url: str, method: str, on_frame: Callable[[AnswerFrame], object], options: dict[str, Any]
+    seen: Read,
+    url: str,
+    method: str,
+    on_frame: Callable[[AnswerFrame], object],
+    limits: httpx.Limits,
+    options: dict[str, Any],
 ) -> None:
     try:
-        client = httpx.AsyncClient(verify=NO_TLS, follow_redirects=True)
+        client = httpx.AsyncClient(verify=NO_TLS, follow_redirects=True, limits=limits)
         async with client, stream(method, url, client=client, **options) as answer:
+            frames = answer.frames()
             try:
-                frames = answer.frames()
                 async for frame in frames:
                     seen.frames.append(frame)
                     on_frame(frame)

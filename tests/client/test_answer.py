@@ -198,6 +198,27 @@ def test_what_is_no_stream_is_refused_with_its_reason(status: int, headers: dict
     assert why in str(error)
 
 
+@pytest.mark.parametrize(
+    ("headers", "seconds"),
+    [
+        ({"retry_after": "7"}, 7.0),
+        ({"retry_after": "0"}, 0.0),
+        ({"retry_after": "Wed, 21 Oct 2015 07:28:09 GMT", "date": "Wed, 21 Oct 2015 07:28:00 GMT"}, 9.0),
+        ({"retry_after": "Wed, 21 Oct 2015 07:27:00 GMT", "date": "Wed, 21 Oct 2015 07:28:00 GMT"}, 0.0),
+        ({"retry_after": "Wed, 21 Oct 2015 07:28:09 GMT"}, None),
+        ({"retry_after": "soon"}, None),
+        ({}, None),
+    ],
+)
+@pytest.mark.parametrize("status", [429, 503])
+def test_a_refusal_says_how_long_the_server_wants_to_be_left_alone(
+    status: int, headers: dict[str, str], seconds: float | None
+) -> None:
+    error = refusal(status, **headers).error
+    assert isinstance(error, UnexpectedResponse)
+    assert error.retry_after == seconds
+
+
 @pytest.mark.parametrize("status", [200, 201, 202, 203])
 def test_a_stream_is_read_whatever_success_its_status_names(status: int) -> None:
     assert AnswerState(100.0).open(status, httpx.Headers({"content-type": "text/event-stream"}), "HTTP/1.1")

@@ -206,6 +206,7 @@ NOW = "Wed, 21 Oct 2015 07:28:00 GMT"
         ({"retry_after": "Wed, 21 Oct 2015 07:27:00 GMT", "date": NOW}, 1),
         ({"retry_after": "Wed, 21 Oct 2015 07:28:09 GMT"}, 1),
         ({"retry_after": "Wed, 21 Oct 2015 07:28:09", "date": NOW}, 1),
+        ({"retry_after": f"Wed, 21 Oct {'9' * 20} 07:28:09 GMT", "date": NOW}, 1),
         ({"retry_after": "soon"}, 1),
         ({"retry_after": "-7"}, 1),
         ({"retry_after": "٧"}, 1),

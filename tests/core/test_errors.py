@@ -146,7 +146,12 @@ CASES = [
         {"status": 502, "content_type": "text/html", "body": b"<h1>" + b"\xff" * 300},
         f"a gateway spoke: HTTP 502, text/html, beginning '<h1>{chr(0xFFFD) * 196}'",
     ),
-    (UnexpectedResponse(204, "", b""), {"status": 204}, "no stream: HTTP 204, no content type"),
+    (UnexpectedResponse(204, "", b""), {"status": 204, "retry_after": None}, "no stream: HTTP 204, no content type"),
+    (
+        UnexpectedResponse(503, "", b"", retry_after=2.0),
+        {"retry_after": 2.0},
+        "no stream: HTTP 503, no content type",
+    ),
     (LimitExceeded(2.0), {"seconds": 2.0, "cursor": None}, "a time limit passed within 2 s"),
     (
         ConnectLimitExceeded(0.25, AT),

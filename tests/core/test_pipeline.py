@@ -727,6 +727,13 @@ def test_large_held_text_is_split_at_the_end_too() -> None:
 # ---- time, heartbeats, facts --------------------------------------------------------------------
 
 
+def test_short_texts_that_waited_together_are_split_where_they_are_too_long_for_a_frame() -> None:
+    pipeline = pipeline_of(EveryTokens(5), max_text=8)
+    out = pipeline.open()
+    out += b"".join(pipeline.push(text, 0.0) for text in ["a", "bc", "de", "fg", "hi", "jk"])
+    assert lines(out) == ["a", "bc", "de", "fg", "hi", "jk"]
+
+
 def test_time_is_an_argument_and_a_deadline_an_answer() -> None:
     assert pipeline_of(Within(1.0)).timed
     assert not pipeline_of(Immediate()).timed

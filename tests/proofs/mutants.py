@@ -77,7 +77,7 @@ def _place(mutant: str) -> tuple[str, str]:
 def _mutmut(folder: Path, *arguments: str) -> str:
     """One mutmut command. Its own failures are ours; a mutant that survives is not one."""
     command = [sys.executable, "-m", "mutmut", *arguments]
-    environment = os.environ | {"HYPOTHESIS_PROFILE": "mutants", "PYTHONDONTWRITEBYTECODE": "1"}
+    environment = os.environ | {"HYPOTHESIS_PROFILE": "few", "PYTHONDONTWRITEBYTECODE": "1"}
     done = subprocess.run(
         command, cwd=folder, env=environment, check=False, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
     )

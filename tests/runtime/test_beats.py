@@ -144,6 +144,21 @@ async def test_heartbeats_go_on_after_headers_that_took_long() -> None:
     assert served.wire.beats >= 4
 
 
+async def test_signs_of_life_of_many_streams_leave_together_and_none_late() -> None:
+    """The loop then wakes for a few of them at once."""
+    streams = [serve(Script(1_000.0), heartbeat=256.0, stall=None) for _ in range(50)]
+    async with anyio.create_task_group() as tasks:
+        for served in streams:
+            tasks.start_soon(served.run)
+            await anyio.sleep(0.1)
+    wires = [served.wire for served in streams]
+    beats = [[at for at, sent in zip(wire.times, wire.chunks, strict=True) if b": hb" in sent] for wire in wires]
+    assert set(itertools.chain(*beats)) == {256.0 * round + second for round in (1, 2, 3) for second in range(5)}
+    for number, those in enumerate(beats):
+        times = [number * 0.1, *those]
+        assert all(255.0 < late - early <= 256.0 for early, late in itertools.pairwise(times))
+
+
 @pytest.mark.parametrize(("form", "size"), [("comment", 100), ("padded", 2048), ("ping", 120)])
 async def test_every_form_of_heartbeat_stands_at_a_frame_edge(form: str, size: int) -> None:
     served = await serve(Script("a", 3.5, "b"), heartbeat=1.0, beat=form).run()

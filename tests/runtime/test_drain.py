@@ -24,8 +24,9 @@ def drain_of(grace: float = 10.0) -> Drain:
 class Running:
     """A stream that runs until it is told to stop, or for `seconds`."""
 
-    def __init__(self, drain: Drain, seconds: float = math.inf) -> None:
+    def __init__(self, drain: Drain, seconds: float = math.inf, *, reader: bool = False) -> None:
         self.drain = drain
+        self.reader = reader
         self.seconds = seconds
         self.over: float | None = None
         self.told = 0
@@ -36,7 +37,7 @@ class Running:
         self._stop.set()
 
     async def run(self) -> None:
-        with self.drain.joined(self.stop), anyio.move_on_after(self.seconds):
+        with self.drain.joined(self.stop, reader=self.reader), anyio.move_on_after(self.seconds):
             await self._stop.wait()
         self.over = anyio.current_time()
 
@@ -134,12 +135,58 @@ async def test_the_log_says_how_many_have_how_long(caplog: pytest.LogCaptureFixt
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(Running(drain).run)
         tasks.start_soon(Running(drain, 2.0).run)
+        tasks.start_soon(Running(drain, reader=True).run)
         await anyio.wait_all_tasks_blocked()
         drain.begin()
     assert caplog.messages == [
-        "draining: no new streams; 2 are running, and have 10 s",
-        "draining: 1 did not end within their grace, and are ended",
+        "draining: no new streams; 10 s for what runs (streams: 2, readers of streams in a log: 1)",
+        "draining: not over within the grace, and told to end (streams: 1, readers of streams in a log: 1)",
     ]
+
+
+IDLE = "draining: no new streams; 10 s for what runs (streams: 0, readers of streams in a log: 0)"
+
+
+async def test_a_drain_is_logged_once_where_nothing_runs_and_never_by_a_signal_handler(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Which may stand in the middle of a line that is being logged."""
+    caplog.set_level(logging.INFO, "streamguard")
+    drain, logged = drain_of(), list[int]()
+
+    def handler(number: int, frame: object) -> None:
+        drain.begin()
+        logged.append(len(caplog.messages))
+
+    before = signal.signal(signal.SIGUSR1, handler)
+    try:
+        for _ in range(2):
+            signal.raise_signal(signal.SIGUSR1)
+            await anyio.wait_all_tasks_blocked()
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+    assert (logged, caplog.messages) == ([0, 1], [IDLE])
+    drain.reset()
+    drain.begin()
+    await anyio.wait_all_tasks_blocked()
+    assert caplog.messages == [IDLE, IDLE]
+
+
+@pytest.mark.parametrize("loop", [True, False])
+def test_a_drain_by_hand_is_logged_once(loop: bool, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "streamguard")
+    own = Draining(grace=math.inf)
+
+    async def by_hand() -> None:
+        own.drain()
+        await anyio.wait_all_tasks_blocked()
+
+    for _ in range(2):
+        if loop:
+            anyio.run(by_hand)
+        else:
+            own.drain()
+    assert caplog.messages == [IDLE.replace("10 s", "inf s")]
 
 
 async def test_who_waits_for_it_is_woken_and_is_no_stream() -> None:

@@ -247,3 +247,35 @@ async def test_a_terminal_within_a_page_waits_for_the_frames_before_it(size: int
     found = [frame.seq async for part in flow.metered(pages(), reading) for frame in part]
     assert found == ([1, 2] if size == 1 else [1])
     assert flow.slow == (size > 1)
+
+
+@pytest.mark.parametrize(
+    ("gap", "count", "asked"),
+    [
+        pytest.param(0.02, 500, (90, 110), id="fifty a second: ten samples a second"),
+        pytest.param(0.0, 1000, (10, 40), id="a burst: one of many"),
+        pytest.param(1.0, 50, (50, 51), id="one a second: each"),
+    ],
+)
+async def test_the_clock_is_asked_for_some_frames_only(gap: float, count: int, asked: tuple[int, int]) -> None:
+    now, times = 0.0, 0
+
+    def clock() -> float:
+        nonlocal times
+        times += 1
+        return now
+
+    async def pages() -> AsyncGenerator[Any, None]:
+        nonlocal now
+        encoder = FramedEncoder("native", sid=SID)
+        for number in range(count):
+            now += gap
+            yield encoder.texts(str(number))
+
+    async def reading() -> None:
+        pass
+
+    zero = cursor_zero(SID)
+    flow = Flow(Credit(LOTS, LOTS, zero), zero, limit=1.0, clock=clock)
+    assert sum([len(page) async for page in flow.metered(pages(), reading)]) == count
+    assert asked[0] <= times <= asked[1]

@@ -52,10 +52,36 @@ async def test_a_write_that_nothing_is_taken_of_ends_the_stream(backlog: int | N
     assert (source.steps, source.closes) == (2, 1)
 
 
-async def test_the_deadline_is_of_this_write_and_not_of_the_silence_before_it() -> None:
-    served = serve(Script("a", 50.0, "b", "c"), deaf(backlog=None), write=LIMIT, stall=None, heartbeat=None)
+@pytest.mark.parametrize("heartbeat", [None, 15.0])
+@pytest.mark.parametrize("backlog", [None, 70_000])
+async def test_the_deadline_is_of_this_write_and_not_of_the_silence_before_it(
+    backlog: int | None, heartbeat: float | None
+) -> None:
+    wire = deaf(backlog=backlog, after=2 if heartbeat is None else 5)  # three of them
+    served = serve(Script("a", 50.0, "b", "c"), wire, write=LIMIT, stall=None, heartbeat=heartbeat)
     await served.run()
     dropped(served, at=50.0 + LIMIT)
+
+
+@pytest.mark.parametrize("heartbeat", [None, 15.0])
+async def test_a_token_after_a_silence_that_is_not_taken_ends_the_stream_though_its_write_did_not_wait(
+    heartbeat: float | None,
+) -> None:
+    def on_send(number: int, data: bytes) -> None:
+        wire.backlog = len(data) if b'"b"' in data else 0
+
+    wire = Wire(on_send=on_send)
+    await (served := serve(Script("a", 50.0, "b", 100.0), wire, write=LIMIT, stall=None, heartbeat=heartbeat)).run()
+    dropped(served, at=50.0 + LIMIT)
+
+
+async def test_a_sign_of_life_that_is_not_taken_ends_the_stream() -> None:
+    def on_send(number: int, data: bytes) -> None:
+        wire.backlog = len(data) if number == 4 else 0  # the second one
+
+    wire = Wire(on_send=on_send)
+    await (served := serve(Script("a", 100.0), wire, write=LIMIT, stall=None, heartbeat=15.0)).run()
+    dropped(served, at=30.0 + LIMIT)
 
 
 async def test_a_stream_that_is_not_read_at_all_ends_too() -> None:
@@ -304,12 +330,71 @@ async def test_a_transport_that_cannot_be_looked_at_harms_nothing(caplog: Any) -
     assert caplog.text.count("cannot be seen") == 1
 
 
-async def test_the_clock_of_a_quiet_stream_wakes_a_few_times_a_deadline(monkeypatch: Any) -> None:
-    served = serve(Script("a", 80.0, "b"), Wire(), heartbeat=None, stall=None, write=LIMIT)
-    wakes = []
-    monkeypatch.setattr(served.driver._line, "stuck", lambda now, sent, writing: wakes.append(now))
+# ---- what it costs --------------------------------------------------------------------------------
+
+
+def wakes_of(served: Served, monkeypatch: Any) -> list[float]:
+    """When the clock of the stream looks at its reader, which is at each wake."""
+    wakes: list[float] = []
+    stuck = served.driver._line.stuck
+
+    def noted(now: float, sent: int, *, writing: bool) -> bool:
+        wakes.append(now)
+        return stuck(now, sent, writing=writing)
+
+    monkeypatch.setattr(served.driver._line, "stuck", noted)
+    return wakes
+
+
+@pytest.mark.parametrize("backlog", [None, 0])
+async def test_the_clock_of_a_quiet_stream_wakes_for_its_beats_alone(backlog: int | None, monkeypatch: Any) -> None:
+    served = serve(Script("a", 410.0, "b", 410.0, "c"), Wire(), heartbeat=20.0, write=LIMIT)
+    served.wire.backlog = backlog
+    wakes = wakes_of(served, monkeypatch)
     await served.run()
-    assert 30 <= len(wakes) <= 45  # four a deadline, and a few for what the driver did
+    assert served.wire.beats == 40
+    assert len(wakes) <= 40 + 4  # after each token once or twice, until it is known to be taken
+
+
+async def test_the_clock_of_a_quiet_stream_without_heartbeats_sleeps(monkeypatch: Any) -> None:
+    served = serve(Script("a", 410.0, "b", 410.0, "c"), heartbeat=None, stall=None, write=LIMIT)
+    wakes = wakes_of(served, monkeypatch)
+    await served.run()
+    assert len(wakes) <= 4
+
+
+@pytest.mark.parametrize("limit", [float("inf"), 1e308])
+async def test_limits_without_end_are_never_due(limit: float, monkeypatch: Any) -> None:
+    served = serve(Script("a", 410.0, "b"), heartbeat=limit, stall=limit, write=limit)
+    wakes = wakes_of(served, monkeypatch)
+    await served.run()
+    assert (served.outcome.status, served.wire.beats, wakes) == ("complete", 0, [])
+
+
+async def test_a_heartbeat_of_the_smallest_interval_is_one() -> None:
+    served = await serve(Script("a", 0.01, "b"), heartbeat=5e-324).run()
+    assert 1 <= served.wire.beats <= 11
+
+
+async def test_the_clock_of_a_busy_stream_wakes_a_few_times_a_deadline(monkeypatch: Any) -> None:
+    served = serve(Script(*["a", 0.5] * 160), heartbeat=20.0, write=LIMIT)
+    wakes = wakes_of(served, monkeypatch)
+    await served.run()
+    assert 38 <= len(wakes) <= 42  # four a deadline
+
+
+async def test_the_clock_goes_on_to_look_where_something_is_not_taken(monkeypatch: Any) -> None:
+    wire, fill = beating(500)
+
+    async def drain() -> None:
+        assert wire.backlog
+        wire.backlog -= 1
+
+    served = serve(Script("a", fill, *[6.0, drain] * 10, "b"), wire, heartbeat=None, stall=None, write=LIMIT)
+    wakes = wakes_of(served, monkeypatch)
+    await served.run()
+    assert 28 <= len(wakes) <= 32
+    assert served.outcome.failure is None
 
 
 async def test_the_outcome_of_a_dropped_reader_is_reported_once() -> None:
