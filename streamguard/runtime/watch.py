@@ -149,7 +149,7 @@ class ClockWatch(Generic[T]):
         if self._timing.stall is not None:
             due = min(due, (now if self.parked is None else self.parked) + self._timing.stall)
         try:
-            flush = self._stage.deadline()
+            flush = self._stage.deadline() if self._stage.timed else None
             if flush is not None:
                 flush = min(_NEVER, 0.0 + flush)  # what cannot be added to a float, or is too large for one, is no time
         except Exception as exc:  # a user's policy
@@ -196,7 +196,7 @@ class ClockWatch(Generic[T]):
                     await self._line.open()
                     return
                 self._ticked = now
-                out = self._stage.tick(now)
+                out = self._stage.tick(now) if self._stage.timed else None
                 if not out and heartbeat is not None and now >= self._beat_due(heartbeat):
                     self._line.wrote = now  # also where none is written: it would be due for ever
                     if not self._line.unsent():
