@@ -18,8 +18,9 @@ from typing import Any, Final
 import anyio
 
 from streamguard.adapters.blocking import Body, Head
-from streamguard.adapters.environ import Environ, aborted_by, gone_by, keep_body, limit_writes, warn_of_lone
+from streamguard.adapters.environ import Environ, aborted_by, cut_off, gone_by, keep_body, limit_writes, warn_of_lone
 from streamguard.adapters.seal import ASGIApp, Message
+from streamguard.adapters.transport import Transport, give_transport
 from streamguard.runtime.blocking import LOOK
 from streamguard.runtime.loopthread import Call, Waiting, loop_thread
 
@@ -107,6 +108,7 @@ class Bridge:
 
     async def _run(self, scope: MutableMapping[str, Any]) -> None:
         self._left = anyio.Event()
+        give_transport(scope, Transport(self._unsent, close=lambda: self._parts.put(None), abort=self._drop))
         if self._over:
             self._left.set()
         try:
@@ -139,12 +141,21 @@ class Bridge:
             self._parts.put(bytes(body))
         if not message.get("more_body", False):
             self._whole = True
+            self._parts.put(None)  # what the application does after that is its own business
             return
         while self._put - self._taken > _HIGH and not self._left.is_set():
             self._room = room = anyio.Event()
             if self._put - self._taken > _HIGH:  # else it was made meanwhile, and nobody saw the event
                 await room.wait()
             self._room = None
+
+    def _unsent(self) -> int:
+        return self._put - self._taken
+
+    def _drop(self) -> None:
+        """The reader takes nothing, and the thread may be in the server's write."""
+        self._parts.put(None)
+        cut_off(self._environ)
 
     def _leave(self) -> None:
         self._over = True

@@ -19,7 +19,17 @@ from typing import Any, Final
 from streamguard.core.exchange import RequestFacts
 from streamguard.runtime.blocking import BodyAborted
 
-__all__ = ["Environ", "aborted_by", "facts_of", "gone_by", "keep_body", "limit_writes", "scope_of", "warn_of_lone"]
+__all__ = [
+    "Environ",
+    "aborted_by",
+    "cut_off",
+    "facts_of",
+    "gone_by",
+    "keep_body",
+    "limit_writes",
+    "scope_of",
+    "warn_of_lone",
+]
 
 logger = logging.getLogger("streamguard")
 
@@ -139,6 +149,16 @@ def aborted_by(environ: Environ) -> Callable[[], BaseException]:
         return _waitress()
     connection = _socket(environ)
     return BodyAborted if connection is None else functools.partial(_cut, connection)
+
+
+def cut_off(environ: Environ) -> None:
+    """End the connection, where it can be reached: a write to it that waits then fails."""
+    connection = _socket(environ)
+    try:
+        if connection is not None:
+            connection.shutdown(socket.SHUT_RDWR)
+    except (OSError, ValueError):
+        pass  # it is closed already
 
 
 def _cut(connection: Any) -> BaseException:

@@ -29,6 +29,7 @@ from streamguard.adapters.returned import refuse_plain
 from streamguard.adapters.seal import ASGIApp, Message, Scope, Send, is_aborted, mark_guarded
 from streamguard.adapters.shutdown import drain_of
 from streamguard.adapters.threaded import Guarding, Logging, Passes
+from streamguard.adapters.transport import Transport, closing_by, give_transport
 from streamguard.runtime.blocking import BodyAborted
 
 __all__ = ["SEND", "LoopBody", "LoopBridge", "LoopHead", "answered"]
@@ -69,7 +70,13 @@ class LoopBridge:
 
     def __init__(self, app: ASGIApp, scope: Scope, body: bytes = b"") -> None:
         self._app = app
-        self._scope = scope
+        self._scope = closing_by(scope, self._close)
+        if self._scope is scope:  # no transport can be reached: then the body itself is ended
+            self._scope = {**scope}
+            give_transport(self._scope, Transport(lambda: self._size, close=self._end, abort=self._end))
+        self._cut = False
+        self._closing: Callable[[], None] | None = None  # once all was taken
+        self._parked = False  # whether who iterates is back for more, so that it has sent what it had
         self._body: bytes | None = body
         self._start: asyncio.Future[Message] | None = None
         self._task: asyncio.Task[None] | None = None
@@ -113,19 +120,35 @@ class LoopBridge:
                     data, self._parts, self._size = b"".join(self._parts), [], 0
                     self._room.set()
                     yield data
-                elif self._whole or task.done():
+                    continue
+                if self._closing is not None:
+                    self._closing()
+                    self._closing = None
+                if self._whole or self._cut or task.done():
                     break
-                else:
-                    self._more = anyio.Event()
-                    await self._more.wait()
+                self._more = anyio.Event()
+                self._parked = True
+                await self._more.wait()
+                self._parked = False
         finally:
             self._left.set()
             self._room.set()
-            if not task.done():
+            if not task.done() and not self._cut:
                 await asyncio.wait([task])
-        task.result()
+        if task.done():
+            task.result()
         if not self._whole and not is_aborted(self._scope):
             raise BodyAborted
+
+    def _end(self) -> None:
+        self._cut = True
+        self._more.set()
+
+    def _close(self, close: Callable[[], None]) -> None:
+        if self._parked and not self._parts:
+            close()
+        else:
+            self._closing = close
 
     def _begun(self) -> tuple[asyncio.Task[None], asyncio.Future[Message]]:
         if self._task is None or self._start is None:
