@@ -164,7 +164,12 @@ class LoopBridge:
         await self._left.wait()
         return {"type": "http.disconnect"}
 
-    async def _send(self, message: Message) -> None:
+    def _send(self, message: Message) -> Awaitable[None]:
+        if self._straight is not None and message.get("more_body", False):
+            return self._straight(message)
+        return self._keep(message)
+
+    async def _keep(self, message: Message) -> None:
         if message["type"] == "http.response.start":
             assert self._start is not None
             if not self._start.done():
