@@ -50,7 +50,7 @@ async def read(url: str, body: Any) -> StreamVerifier:
     return verifier
 
 
-async def listen(socket: aiohttp.ClientWebSocketResponse, verifier: StreamVerifier) -> None:
+async def listen(socket: Any, verifier: StreamVerifier) -> None:
     async for message in socket:
         for frame in verifier.feed(message.data.encode() + b"\n"):
             print(frame.text, end="", flush=True)

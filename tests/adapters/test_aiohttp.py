@@ -18,53 +18,26 @@ from streamguard.core.receipt import Verdict
 from streamguard.log.memory import MemoryLog
 from streamguard.runtime.slots import Limits
 from streamguard.runtime.timing import Timing
-from streamguard.testing import SOURCES, AdapterCase, AdapterSources, check_adapter, check_adapter_rule
+from streamguard.testing import AdapterCase, AdapterSources, check_adapter, check_adapter_rule
 from tests.adapters.aiohttp_serving import serving_aiohttp
 from tests.adapters.asgi_apps import Ends, exchange, tokens
+from tests.adapters.contract_aiohttp import aiohttp_app
 from tests.adapters.logged_apps import TroubledLog, text_of
 from tests.adapters.servers import Gate, Server
 
 QUICK = Timing(linger=0.02)
 
 
-def contract_app(sources: AdapterSources) -> web.Application:
-    """A response for the plain handlers, decorated ones in the log."""
-    app = web.Application()
-    guard = StreamGuard(MemoryLog(), authorize=anyone_with_the_id)
-
-    async def plain(request: web.Request) -> web.StreamResponse:
-        name, label = request.match_info["source"], request.query["label"]
-        return await GuardedResponse(sources.open(name, label), **sources.options(name)).serve(request)
-
-    async def facts(request: web.Request) -> web.Response:
-        return web.json_response(sources.facts(request.match_info["label"]))
-
-    def add(name: str) -> None:
-        @guard.stream(**sources.options(name))
-        async def tokens(request: web.Request) -> Any:
-            async for item in sources.open(name, request.query["label"]):
-                yield item
-
-        app.router.add_route("*", f"/logged/{name}", tokens)
-
-    for name in SOURCES:
-        add(name)
-    app.router.add_get("/facts/{label}", facts)
-    guard.install(app, "/streams")  # before a path that matches anything: aiohttp may look in the order of adding
-    app.router.add_route("*", "/{source}", plain)
-    return app
-
-
 @pytest.mark.parametrize("loop", ["asyncio", "uvloop"])
 def test_it_keeps_the_contract(loop: str) -> None:
     sources = AdapterSources()
-    with serving_aiohttp(contract_app(sources), loop=loop) as server:
+    with serving_aiohttp(aiohttp_app(sources), loop=loop) as server:
         asyncio.run(check_adapter(AdapterCase(server.url, sources.facts, name="aiohttp")))
 
 
 def test_a_server_that_cancels_its_handlers_changes_nothing() -> None:
     sources = AdapterSources()
-    with serving_aiohttp(contract_app(sources), handler_cancellation=True) as server:
+    with serving_aiohttp(aiohttp_app(sources), handler_cancellation=True) as server:
         for rule in ("G1 no clean end without completion", "G6 disconnect", "cancel"):
             asyncio.run(check_adapter_rule(rule, AdapterCase(server.url, sources.facts, name="aiohttp")))
 
@@ -172,7 +145,8 @@ def test_a_form_with_files_is_read_too_and_counts_for_its_key() -> None:
 
     def sent(url: str, content: bytes) -> httpx.Response:
         files, key = {"file": ("a.txt", content)}, {"idempotency-key": "k" * 22}
-        body = httpx.Request("POST", url, files=files, headers={"content-type": "multipart/form-data; boundary=b"})
+        form = {"content-type": "multipart/form-data; boundary=b"}
+        body = httpx.Request("POST", url, files=files, data={"prompt": "read it"}, headers=form)
         return httpx.post(url, content=body.read(), headers={**body.headers, **key})
 
     with serving_aiohttp(app) as server:
@@ -180,6 +154,25 @@ def test_a_form_with_files_is_read_too_and_counts_for_its_key() -> None:
     assert b'data: "a.txt"' in first.content
     assert first.content == again.content
     assert other.status_code == 422
+
+
+def test_a_body_that_breaks_off_is_a_reader_that_left() -> None:
+    ends = Ends()
+
+    @guarded(timing=QUICK, on_end=ends)
+    async def endless(request: web.Request) -> AsyncIterator[str]:
+        async def source() -> AsyncIterator[str]:
+            while True:
+                yield "token "
+                await asyncio.sleep(0.005)
+
+        return source()
+
+    with serving_aiohttp(app_of(endless)) as server:
+        with server.connect() as connection:
+            connection.send(b"POST / HTTP/1.1\r\nhost: test\r\ncontent-length: 100\r\n\r\nhalf")
+            connection.until(b"token ")
+        assert ends.wait().status == "gone"
 
 
 def test_what_a_middleware_read_is_there_for_the_endpoints() -> None:

@@ -317,17 +317,18 @@ def test_who_says_nothing_first_is_not_waited_for_for_ever(framework: str, monke
 
 @FRAMEWORKS
 def test_what_is_said_later_and_is_none_of_the_protocol_ends_the_connection(framework: str) -> None:
-    def saying(said: str) -> Act:
+    def saying(said: Any) -> Act:
         async def say(socket: aiohttp.ClientWebSocketResponse, told: Told) -> None:
             if len(told.texts) == 3:
-                await socket.send_str(said)
+                await (socket.send_str(said) if isinstance(said, str) else socket.send_bytes(said))
 
         return say
 
     site = Site(framework, endless, stream={"on_disconnect": Detach(grace=0.0)})
     with site.served() as server:
-        codes = [asked(server, "/logged", {}, saying(said)).code for said in ("no json", '{"credit": 1}', "x" * 5000)]
-    assert codes == [4400, 4400, 4413]
+        wrong = ("no json", '{"credit": 1}', b"bytes", "x" * 5000)
+        codes = [asked(server, "/logged", {}, saying(said)).code for said in wrong]
+    assert codes == [4400, 4400, 4400, 4413]
 
 
 @FRAMEWORKS
