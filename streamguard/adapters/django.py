@@ -30,7 +30,7 @@ from typing import Any, overload
 
 from asgiref.sync import async_to_sync, iscoroutinefunction, sync_to_async
 from django.core.handlers.asgi import ASGIHandler
-from django.http import FileResponse, HttpRequest
+from django.http import FileResponse, HttpRequest, StreamingHttpResponse
 from django.http.response import HttpResponseBase
 from django.urls import re_path
 from typing_extensions import Unpack
@@ -124,7 +124,8 @@ def _sent(answer: Any) -> Any:
 def _passes(result: Any) -> bool:
     if not isinstance(result, HttpResponseBase):
         return False
-    if result.streaming and not isinstance(result, (GuardedResponse, HeadResponse, FileResponse)):
+    streams = isinstance(result, StreamingHttpResponse) and not isinstance(result, FileResponse)
+    if streams and not isinstance(result, (GuardedResponse, HeadResponse)):
         raise streams_unguarded(result)
     return True
 

@@ -25,7 +25,7 @@ from typing import Any, Final
 from streamguard.core.errors import Failure, failure_from
 from streamguard.core.items import Item
 from streamguard.observe.hooks import OnEnd, Outcome
-from streamguard.runtime.blocking_source import BlockingSource, Quiet
+from streamguard.runtime.blocking_source import LOOK, BlockingSource, Quiet
 from streamguard.runtime.cancellation import FATAL
 from streamguard.runtime.drain import Drain
 from streamguard.runtime.ending import GONE, SHUTDOWN, SLOW, Why, log_end
@@ -36,7 +36,6 @@ from streamguard.runtime.timing import DEFAULT_TIMING, Timing
 
 __all__ = ["LOOK", "BlockingDriver", "BodyAborted"]
 
-LOOK: Final = 0.25  # seconds between two looks at what nobody tells
 _PAUSE: Final = 0.01  # seconds between two looks whether a reader that was told of a failure hangs up
 _NEVER: Final = float("inf")
 
@@ -179,8 +178,9 @@ class BlockingDriver:
         """Everything until the source's end, or a reason to end. Returns what was framed and not yielded."""
         stage, source, clock = self._stage, self._source, self._clock
         push, held, following, timed = stage.push, self._held, source.next, stage.timed
-        # How long it may sleep whatever is due: that is looked at exactly once the source was silent for so long.
-        pause = step = min(LOOK, self._timing.heartbeat or LOOK, self._timing.stall or LOOK)
+        # What is due is looked at exactly once the source was silent for a while; None: as long as the clock lets it.
+        least = min(self._timing.heartbeat or _NEVER, self._timing.stall or _NEVER)
+        pause = step = None if least > 2 * LOOK else min(LOOK, least)
         looked = self._parked = clock()
         while True:
             try:

@@ -2,15 +2,22 @@
 
 A sync producer has the thread that it has everywhere (`threads`), and its items one hand-over to pass. Any other is
 driven by a task of the process's loop thread, which puts into the same kind of buffer.
+
+A wait with a time limit costs a timer of the system's, at every token. So a consumer may wait without one, and is woken
+by a clock that all share, once nothing came from one of its ticks to the next.
 """
 
 from __future__ import annotations
 
 import concurrent.futures
 import contextvars
+import functools
 import logging
+import os
 import threading
+import time
 from collections.abc import Awaitable, Callable, Iterable
+from typing import Final
 
 import anyio.lowlevel
 
@@ -21,9 +28,11 @@ from streamguard.runtime.loopthread import loop_thread
 from streamguard.runtime.source import TokenSource
 from streamguard.runtime.threads import SourceThread
 
-__all__ = ["BlockingSource", "Quiet"]
+__all__ = ["LOOK", "BlockingSource", "Quiet"]
 
 logger = logging.getLogger("streamguard")
+
+LOOK: Final = 0.25  # seconds between two looks at what nobody tells
 
 
 class Quiet(Exception):
@@ -39,16 +48,18 @@ class _BlockingHandOver(HandOver):
         self._woken.acquire()
         self._sleep_until_woken = self._woken.acquire
         self._interrupted = False
+        self._seen = -1
 
-    def next(self, timeout: float) -> Item:
-        """What `take` gives, and raises; Quiet after so many seconds."""
+    def next(self, timeout: float | None) -> Item:
+        """What `take` gives, and raises; Quiet after so many seconds, or, with None, from LOOK to twice that."""
         while not self._queue:
             self._behind = None
             self._idle = True
             if self._queue:
                 self._idle = False
                 break
-            if not self._sleep_until_woken(True, max(timeout, 0.0)) or self._interrupted:
+            sleep = self._sleep_until_woken
+            if not (sleep() if timeout is None else sleep(True, max(timeout, 0.0))) or self._interrupted:
                 self._idle = self._interrupted = False
                 raise Quiet
         return self._pop()
@@ -58,12 +69,57 @@ class _BlockingHandOver(HandOver):
         self._interrupted = True
         self._wake()
 
+    def tick(self) -> None:
+        """Interrupt a consumer that nothing came for since the last tick."""
+        if self._put != self._seen:
+            self._seen = self._put
+        elif self._idle:
+            self.interrupt()
+
     def _wake(self) -> None:
         self._idle = False
         try:
             self._woken.release()
         except RuntimeError:
             pass  # another wake came first, and is as good
+
+
+class _Clock:
+    """Ticks, on a thread of its own, as long as there is anybody to tick for."""
+
+    def __init__(self) -> None:
+        self._some = threading.Event()
+        self._waiting: set[_BlockingHandOver] = set()
+        self._lock = threading.Lock()
+        self._thread: threading.Thread | None = None
+
+    def add(self, waiting: _BlockingHandOver) -> None:
+        with self._lock:
+            self._waiting.add(waiting)
+            self._some.set()
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._run, name="streamguard-clock", daemon=True)
+                self._thread.start()
+
+    def discard(self, waiting: _BlockingHandOver) -> None:
+        with self._lock:
+            self._waiting.discard(waiting)
+            if not self._waiting:
+                self._some.clear()
+
+    def _run(self) -> None:
+        while True:
+            self._some.wait()
+            time.sleep(LOOK)
+            with self._lock:
+                waiting = list(self._waiting)
+            for hand_over in waiting:
+                hand_over.tick()
+
+
+@functools.lru_cache(maxsize=1)
+def _clock_of(pid: int) -> _Clock:
+    return _Clock()
 
 
 class BlockingSource:
@@ -81,11 +137,13 @@ class BlockingSource:
 
     def start(self) -> None:
         """Begin to take items. Raises as `TokenSource.open` does."""
+        _clock_of(os.getpid()).add(self._hand_over)
         self._start(self._pump)
 
     def close(self, limit: float) -> bool:
         """Stop the source, and wait until it is closed, for `limit` seconds; whether it is. Logs what closing raises,
         and raises nothing."""
+        _clock_of(os.getpid()).discard(self._hand_over)
         self._hand_over.close()
         if self._refused:
             return True  # it is another stream's

@@ -38,7 +38,7 @@ def environ() -> dict[str, Any]:
     return {
         "REQUEST_METHOD": "POST",
         "PATH_INFO": "/caf\xc3\xa9",
-        "SCRIPT_NAME": "/mount",
+        "SCRIPT_NAME": "/base",
         "CONTENT_TYPE": "text/plain",
         "CONTENT_LENGTH": "5",
         "wsgi.input": io.BufferedReader(io.BytesIO(b"asked, and more")),  # type: ignore[arg-type]
@@ -48,7 +48,7 @@ def environ() -> dict[str, Any]:
 def test_a_request_is_told_as_asgi_tells_it() -> None:
     facts = facts_of(environ())
     scope = scope_of(environ(), facts)
-    assert (scope["path"], scope["root_path"], scope["http_version"]) == ("/mount/café", "/mount", "1.1")
+    assert (scope["path"], scope["root_path"], scope["http_version"]) == ("/base/café", "/base", "1.1")
     assert (b"content-type", b"text/plain") in scope["headers"]
     assert gone_by(environ()) is None
 
