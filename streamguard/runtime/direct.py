@@ -322,9 +322,7 @@ class DirectDriver(Generic[T]):
                 if pressure is not None and pressure.look(now):
                     return True
                 if ran[0] is mark and turns.due(late):
-                    if watch.late and watch.before_parking():
-                        return False
-                    if await watch.beside(turns.give(late), now):
+                    if await watch.beside(turns, late, now):
                         return True
                     slice_end = (now := clock()) + SLICE
             ran[0] = mark
