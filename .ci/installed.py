@@ -10,7 +10,8 @@ import streamguard
 
 # The only libraries whose absence may keep a module from being imported.
 EXTRAS = {
-    "aiohttp", "hypothesis", "fastapi", "httpx", "matplotlib", "pydantic", "redis", "rich", "starlette", "uvicorn",
+    "aiohttp", "asgiref", "django", "hypothesis", "fastapi", "flask", "httpx", "matplotlib", "pydantic", "redis",
+    "rich", "starlette", "uvicorn",
 }  # fmt: skip
 
 imported, waiting = [], []

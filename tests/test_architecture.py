@@ -57,12 +57,16 @@ HOMES = {
     "aiohttp": "adapters.aiohttp",
     "starlette": "adapters.starlette",
     "fastapi": "adapters.fastapi",
+    "flask": "adapters.flask",
+    "django": "adapters.django",
+    "asgiref": "adapters.django",
     "httpx": "client.httpx",
     "redis": "log.redis_link",
 }
 MAY_IMPORT_HOME = {
     ("adapters.fastapi", "adapters.starlette"),  # FastAPI is Starlette
     ("adapters.starlette_responses", "adapters.starlette"),  # the other half of one home
+    ("adapters.django_responses", "adapters.django"),  # likewise
     ("adapters.starlette_websocket", "adapters.starlette"),  # likewise
     ("adapters.aiohttp_bridge", "adapters.aiohttp"),
     ("adapters.aiohttp_websocket", "adapters.aiohttp"),

@@ -29,6 +29,7 @@ from streamguard.core.errors import FailedStream
 from tests.adapters.aiohttp_serving import serving_aiohttp
 from tests.adapters.logged_apps import wait_until
 from tests.adapters.servers import serving
+from tests.adapters.wsgi_servers import serving_wsgi
 from tests.asking import http
 from tests.log.redis_server import redis_server
 from tests.upstream.engine import WHOLE, Engine
@@ -53,6 +54,7 @@ RUN = {
     "compressed_app.py", "compressed_reader.py",
     "granting_app.py", "granting_reader.py", "windowed_app.py",
     "converted_app.py", "events_app.py", "limited_reading.py", "resuming.py", "restarted.py",
+    "flask_app.py", "wsgi_app.py", "django_app.py",
     "deployed_app.py", "draining_app.py", "logged_app.py", "loaded_policy.py",
     "model_server_app.py", "looking_app.py", "ruled_app.py", "outliving_app.py", "aiohttp_app.py", "socket_app.py",
 }  # fmt: skip
@@ -404,6 +406,21 @@ def test_the_handlers_of_aiohttp_stream(tmp_path: Path) -> None:
                 assert answer.read() == "word by word "
 
 
+def test_the_views_of_flask_and_a_function_of_the_environ_stream(tmp_path: Path) -> None:
+    for name, paths in ("flask_app.py", ("chat", "lasting")), ("wsgi_app.py", ("",)):
+        module: dict[str, Any] = {"__name__": name}
+        exec(BLOCKS[name], module)
+        with serving_wsgi("waitress", module["app"]) as url:
+            for path in paths:
+                with client.stream_sync("POST", f"{url}/{path}", json={"text": "word by word"}) as answer:
+                    assert "word by word" in answer.read()
+
+
+def test_the_views_of_django_stream(tmp_path: Path) -> None:
+    with served(tmp_path, "django_app.py") as url:
+        for path in ("chat", "lasting"):
+            with client.stream_sync("POST", f"{url}/{path}", json={"text": "word by word"}) as answer:
+                assert answer.read() == "word by word "
 def test_a_socket_has_a_whole_answer(tmp_path: Path) -> None:
     reader = ROOT / "examples/websocket_reader.py"
     with served(tmp_path, "socket_app.py") as url:

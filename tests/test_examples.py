@@ -7,6 +7,7 @@ import importlib.util
 import json
 import math
 import random
+import re
 import subprocess
 import sys
 import zlib
@@ -29,6 +30,7 @@ from streamguard.log.memory import MemoryLog
 from streamguard.testing import HEAD, FaultProxy, Plan
 from tests.adapters.aiohttp_serving import serving_aiohttp
 from tests.adapters.servers import Server, serving
+from tests.adapters.wsgi_servers import serving_wsgi
 from tests.asking import http
 from tests.modules import ROOT
 from tests.runtime.fakes import SID
@@ -45,6 +47,8 @@ APPS = {
     "upstream_app.py", "upstream_local.py",
 }  # fmt: skip
 AIOHTTP = {"aiohttp_app.py"}
+WSGI = {"flask_app.py"}
+PROCESSES = {"django_app.py"}  # which are one of a process
 SOCKETS = {"websocket_app.py", "websocket_aiohttp.py", "websocket_reader.py"}
 CLIENTS = {"client_async.py", "client_sync.py"}
 MODELS = {"takeover_hf.py"}
@@ -80,7 +84,7 @@ def run(name: str, *arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_every_example_is_run() -> None:
-    run_here = APPS | AIOHTTP | SOCKETS | CLIENTS | MODELS | SCRIPTS | TESTS
+    run_here = APPS | AIOHTTP | WSGI | PROCESSES | SOCKETS | CLIENTS | MODELS | SCRIPTS | TESTS
     assert {path.name for path in EXAMPLES.glob("*.py")} == run_here
 
 
@@ -158,6 +162,33 @@ class TestAiohttp:
             assert read("GET", f"{server.url}/streams?name=ann:seven") == (Verdict.COMPLETE, "Tell me ")
 
 
+class TestFlask:
+    def test_chat(self) -> None:
+        with serving_wsgi("werkzeug", loaded("flask_app.py").app) as url:
+            assert read("POST", f"{url}/chat", json={"text": "Tell me"}) == (Verdict.COMPLETE, "Tell me ")
+            with pytest.raises(FailedStream, match="model_broke"):
+                read("POST", f"{url}/chat", json={"text": "Tell break me"})
+            read("POST", f"{url}/chats/seven", json={"text": "Tell me"})
+            assert read("GET", f"{url}/streams?name=ann:seven") == (Verdict.COMPLETE, "Tell me ")
+
+
+class TestDjango:
+    def test_chat(self) -> None:
+        command = [sys.executable, "-m", "uvicorn", "django_app:app", "--port", "0", "--no-access-log"]
+        process = subprocess.Popen(command, cwd=EXAMPLES, stderr=subprocess.PIPE, text=True)
+        assert process.stderr is not None
+        try:
+            url = next(found[0] for line in process.stderr if (found := re.search(r"http://[\d.:]+", line)))
+            for path in ("chat", "plain"):
+                assert read("POST", f"{url}/{path}", json={"text": "Tell me"}) == (Verdict.COMPLETE, "Tell me ")
+            with pytest.raises(FailedStream, match="model_broke"):
+                read("POST", f"{url}/chat", json={"text": "Tell break me"})
+            read("POST", f"{url}/chats/seven", json={"text": "Tell me"})
+            assert read("GET", f"{url}/streams?name=ann:seven") == (Verdict.COMPLETE, "Tell me ")
+        finally:
+            process.terminate()
+            log = process.communicate(timeout=10)[1]
+        assert "Traceback" not in log
 class TestWebSocket:
     def test_whole_and_failed_answers_are_told_apart(self) -> None:
         reader = loaded("websocket_reader.py")

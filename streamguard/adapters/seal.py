@@ -39,6 +39,7 @@ __all__ = [
     "Send",
     "UnsealedResponse",
     "ended_by_base",
+    "is_aborted",
     "is_exposed",
     "mark_aborted",
     "mark_guarded",
@@ -198,6 +199,12 @@ def mark_aborted(scope: Scope) -> None:
     while seal is not None:  # every one: a BaseHTTPMiddleware may stand between two
         seal.aborted = seal.looks = True
         seal = seal.outer
+
+
+def is_aborted(scope: Scope) -> bool:
+    """Whether a seal lets no clean end of the response of this scope pass."""
+    seal: _Seal | None = scope.get(_KEY)
+    return seal is not None and seal.aborted
 
 
 def mark_guarded(scope: Scope) -> None:

@@ -38,8 +38,8 @@ except ImportError:  # a system that has no such call
     _OUTQ = 0
 
 __all__ = [
-    "SEES_QUEUES", "Transport", "give_transport", "keep_transport", "of_asyncio", "queued", "say_who_drops",
-    "transport_of", "warn_of_kept",
+    "SEES_QUEUES", "Transport", "closing_by", "give_transport", "keep_transport", "of_asyncio", "queued",
+    "say_who_drops", "transport_of", "warn_of_kept",
 ]  # fmt: skip
 
 logger = logging.getLogger("streamguard")
@@ -78,6 +78,13 @@ def keep_transport(scope: Any, receive: Any, send: Any = None) -> None:
 def give_transport(scope: Any, transport: Transport) -> None:
     """Note a transport that an adapter has made itself."""
     scope[_KEY] = transport
+
+
+def closing_by(scope: Any, close: Callable[[Callable[[], None]], None]) -> Any:
+    """`scope` for who sends its answer through another: `close` is called with what closes the transport, which is not
+    to happen before that other one has sent what it was given."""
+    found: Transport | None = scope.get(_KEY)
+    return scope if found is None else {**scope, _KEY: attrs.evolve(found, close=lambda: close(found.close))}
 
 
 def transport_of(scope: Any, receive: Any, send: Any = None) -> Transport | None:

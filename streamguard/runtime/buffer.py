@@ -188,9 +188,13 @@ class HandOver:
         Raises StopAsyncIteration after the last one or after `close`, or, once, the failure that the producer
         ended with. A call that is cancelled has taken nothing.
         """
-        queue = self._queue
-        while not queue:
+        while not self._queue:
             await self._sleep()
+        return self._pop()
+
+    def _pop(self) -> Item:
+        """What `take` gives, and raises, where something is there."""
+        queue = self._queue
         if self.closed:
             raise StopAsyncIteration
         if self._sleepers:

@@ -251,9 +251,7 @@ class DirectDriver(Generic[T]):
                 return
             self._watch.parked = self._clock()
             turns = LoopTurns(await self.source.open())
-            stage: Any = self.stage
-            if getattr(stage, "sampled", False):
-                self._pressure = StreamPressure(stage, self._line.unsent, self._clock)
+            self._pressure = StreamPressure.of(self.stage, self._line.unsent, self._clock)
             self._lend(turns)
             while await self._loop(turns):
                 pass
@@ -324,8 +322,9 @@ class DirectDriver(Generic[T]):
                 if pressure is not None and pressure.look(now):
                     return True
                 if ran[0] is mark and turns.due(late):
-                    watch.parked = None
-                    if await turns.give(late):
+                    if watch.late and watch.before_parking():
+                        return False
+                    if await watch.beside(turns.give(late), now):
                         return True
                     slice_end = (now := clock()) + SLICE
             ran[0] = mark

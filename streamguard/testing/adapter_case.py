@@ -13,6 +13,7 @@ import secrets
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any, Final, NoReturn
+from urllib.parse import urlsplit
 
 import anyio
 import attrs
@@ -51,6 +52,7 @@ class AdapterCase:
     name: str = "the adapter"
     log: bool = True
     aborts: bool = True
+    closes: bool = False
     concurrent: bool = True
     http2: bool = False
     patience: float = 15.0
@@ -137,8 +139,9 @@ class Play:
             self.broken(what)
 
     def url(self, source: str, base: str | None = None) -> str:
-        """The address of a source, under this play's label."""
-        return f"{base or self.case.url}/{source}?label={self.label}"
+        """The address of a source, under this play's label; at another server's `base`, perhaps."""
+        base = self.case.url if base is None else base + urlsplit(self.case.url).path
+        return f"{base}/{source}?label={self.label}"
 
     async def asked(self, source: str, method: str = "GET", headers: Mapping[str, str] | None = None) -> Reply:
         """One request and all of its answer, as a client that knows nothing of streams unless `headers` say so."""

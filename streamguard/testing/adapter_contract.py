@@ -12,7 +12,7 @@ module's docstring has one), run it on a server, and give `AdapterCase` its addr
 
 The sources are `SOURCES`; `open_sync` makes plain generators, for adapters that take those. The rules are
 `ADAPTER_RULES`, by name, for a test each with `check_adapter_rule`. What a server cannot do is said in the case:
-`aborts=False`, `concurrent=False`. It needs the extra `httpx`.
+`aborts=False`, `closes=True`, `concurrent=False`. It needs the extra `httpx`.
 """
 
 from __future__ import annotations

@@ -67,6 +67,8 @@ MOST_LATER: Final = 100.0  # microseconds
 MOST_MEMORY: Final = 1.25
 
 
+_RUNNING: Final = re.compile(r"(?:running on|Listening at:) http://[\d.]+:(\d+)")
+
 _turns = itertools.cycle(range(READERS))
 
 
@@ -174,7 +176,7 @@ def listening(command: list[str]) -> Iterator[int]:
     process = subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, text=True)
     try:
         assert process.stderr is not None
-        found = next(filter(None, (re.search(r"running on http://[\d.]+:(\d+)", line) for line in process.stderr)))
+        found = next(filter(None, map(_RUNNING.search, process.stderr)))
         yield int(found[1])
     finally:
         process.kill()  # some streams wait for ever
@@ -185,8 +187,9 @@ class Served:
     """One way, served: each measurement is the server's CPU microseconds a token, and keeps what came, how often the
     server slept, and what a stream costs once."""
 
-    def __init__(self, port: int) -> None:
+    def __init__(self, port: int, readers: int = READERS) -> None:
         self.port = port
+        self.readers = readers
         self.loads: list[Load] = []
         self.sleeps: list[float] = []  # a token
         self.once: list[float] = []  # microseconds a stream
@@ -202,9 +205,9 @@ class Served:
             slept = ask(self.port, "/sleeps") - slept
             load = running.result()
         tokens = load.between(begin, end)
-        assert tokens >= 0.9 * READERS * RATE * (end - begin) / 1e9, "the streams did not all run"
+        assert tokens >= 0.9 * self.readers * RATE * (end - begin) / 1e9, "the streams did not all run"
         cost = (after - before) / tokens * 1e6
-        self.once.append(((ask(self.port, "/cpu") - idle) * 1e6 - cost * load.tokens) / READERS)
+        self.once.append(((ask(self.port, "/cpu") - idle) * 1e6 - cost * load.tokens) / self.readers)
         self.sleeps.append(slept / tokens)
         self.loads.append(load)
         return cost
@@ -215,12 +218,12 @@ class Served:
 
     def _load(self, pause: float) -> Load:
         load = self.streamed(pause)
-        assert load.tokens == READERS * TOKENS, f"{load.tokens} of {READERS * TOKENS} tokens came"
+        assert load.tokens == self.readers * TOKENS, f"{load.tokens} of {self.readers * TOKENS} tokens came"
         return load
 
     def streamed(self, pause: float) -> Load:
         """One run of all readers, to their ends."""
-        return stream(self.port, "/stream", READERS, pause=pause)
+        return stream(self.port, "/stream", self.readers, pause=pause)
 
     @property
     def more(self) -> tuple[float, float, float]:
