@@ -311,11 +311,9 @@ class DirectDriver(Generic[T]):
                     line.torn = True
                     raise
                 now = clock()  # the write may have waited, and that is not the source's silence
-            if timed:
-                due = deadline()
-                if due is not None and due < watch.armed:
-                    watch.armed = due
-                    watch.rearm.set()
+            if timed and (due := deadline()) is not None and due < watch.armed:
+                watch.armed = due
+                watch.rearm.set()
             if now > slice_end:
                 late = now - slice_end
                 slice_end = now + SLICE
