@@ -1,4 +1,4 @@
-"""The command line: `streamguard demo`.
+"""The command line: `streamguard demo`, `streamguard check`.
 
 Every command's modules are imported when it runs, so that `--help` answers at once and one command does
 not need another's libraries. Results go to standard output, progress and problems to standard error.
@@ -9,10 +9,12 @@ from __future__ import annotations
 import argparse
 import math
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import NoReturn
+from typing import Final, NoReturn
+
+from streamguard.check import command as check_command
 
 __all__ = ["main"]
 
@@ -33,6 +35,7 @@ _BEGIN = """\
 begin here:
   streamguard demo                      see streams lose their tails on this machine, and see it stop
   streamguard demo --delay 0            the same code as its author sees it: nothing is ever lost
+  streamguard check URL                 what happens to an endpoint's streams on their way to you
   streamguard COMMAND --help            what a command does, and its options
 """
 
@@ -78,7 +81,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         parser.print_help()
         return 0
     try:
-        return _demo(options)
+        return _COMMANDS[options.command](options)
     except KeyboardInterrupt:
         return INTERRUPTED
 
@@ -107,6 +110,7 @@ def _parser() -> argparse.ArgumentParser:
     demo.add_argument("--resume", action="store_true", help="cut streams ten times and resume them, over each log")
     demo.add_argument("--json", action="store_true", help="print one JSON object instead of tables")
     demo.add_argument("--plot", type=_picture, metavar="FILE", help="also draw the first table: a .svg or .png file")
+    check_command.add_options(commands)
     return parser
 
 
@@ -167,6 +171,44 @@ def _resume(options: argparse.Namespace) -> int:
     else:
         report.print_resumes(result, Console())
     return 0 if result.kept else BROKEN
+
+
+def _check(options: argparse.Namespace) -> int:
+    try:
+        import anyio
+        from rich.console import Console
+
+        from streamguard.check import report
+        from streamguard.check.diagnosis import diagnose
+        from streamguard.check.evidence import Evidence
+        from streamguard.check.run import Plan, examine
+        from streamguard.check.transport import Transport, Unreachable
+    except ModuleNotFoundError as exc:
+        return _missing(exc, "check")
+    try:
+        evidence = Evidence(check_command.asked(options))
+        transport = Transport(
+            options.http, options.cacert, insecure=options.insecure, follow=options.location, silence=options.timeout
+        )
+    except (ValueError, OSError) as exc:
+        return _problem(str(exc), UNUSABLE)
+    plan = Plan(
+        options.repeat, options.leave, options.profile, options.max_time, selftest=options.selftest, gauge=options.gauge
+    )
+    try:
+        with report.live(Console(stderr=True)) as stage:
+            anyio.run(examine, evidence, plan, transport, stage)
+    except Unreachable as exc:
+        return _problem(str(exc), FAILED)
+    findings = diagnose(evidence)
+    if options.json:
+        print(report.as_json(evidence, findings))
+    else:
+        report.print_report(evidence, findings, Console())
+    return {"ok": 0, "fault": BROKEN, "no stream": FAILED}[report.verdict_of(evidence, findings)]
+
+
+_COMMANDS: Final[Mapping[str, Callable[[argparse.Namespace], int]]] = {"demo": _demo, "check": _check}
 
 
 def _missing(exc: ModuleNotFoundError, extra: str) -> int:

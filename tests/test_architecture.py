@@ -31,6 +31,7 @@ LAYERS = {
     "app": ("core", "log.base", "observe.hooks", "runtime"),
     "upstream": ("core", "runtime.closing", "runtime.source", "runtime.takeover", "upstream"),
     "client": ("core", "client"),
+    "check": ("core", "client.body", "client.head", "check"),
     "adapters": ("core", "log.base", "observe.hooks", "runtime", "app", "upstream", "adapters"),
     "proxy": ("core", "log.base", "observe.hooks", "runtime", "app", "upstream", "adapters.asgi"),
     "testing": (ANY,),
@@ -58,12 +59,14 @@ HOMES = {
     "fastapi": "adapters.fastapi",
     "httpx": "client.httpx",
     "redis": "log.redis_link",
+    "rich": "check.report",
 }
 MAY_IMPORT_HOME = {
     ("adapters.fastapi", "adapters.starlette"),  # FastAPI is Starlette
     ("adapters.starlette_responses", "adapters.starlette"),  # the other half of one home
     ("client.exchange", "client.httpx"),  # likewise
     ("upstream.server", "client.httpx"),  # the same library, to ask others with
+    ("check.transport", "client.httpx"),  # and to ask as an ordinary client does
     *((f"log.{name}", "log.redis_link") for name in _REDIS),
 }
 LAB = ("testing", "demo", "cli")  # the demo runs servers and clients of every kind

@@ -1,0 +1,96 @@
+"""What is asked, from a command line: method, headers and body as curl takes them."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+from urllib.parse import urljoin, urlsplit
+
+import attrs
+
+__all__ = ["Request", "request_from"]
+
+_DEFAULTS: Final = (
+    ("User-Agent", "streamguard-check"),
+    ("Accept", "text/event-stream, application/x-ndjson;q=0.9, */*;q=0.8"),
+    # What most clients ask for, so that a layer that compresses does it here too.
+    ("Accept-Encoding", "gzip, deflate"),
+)
+_OF_A_BODY: Final = ("content-type", "content-length", "transfer-encoding")
+
+
+@attrs.frozen
+class Request:
+    """One request. `headers` are in order, as they are sent."""
+
+    method: str
+    url: str
+    headers: tuple[tuple[str, str], ...] = ()
+    content: bytes | None = attrs.field(default=None, repr=False)
+
+    def beside(self, address: str, *, method: str = "GET", **headers: str) -> Request:
+        """A request without a body, to `address` as seen from this one's, with its headers and `headers` beside them.
+
+        What may be a key goes to the same origin only.
+        """
+        url = urljoin(self.url, address)
+        own = {name.replace("_", "-") for name in headers}
+        home = urlsplit(url)[:2] == urlsplit(self.url)[:2]
+        kept = self.headers if home else _DEFAULTS
+        rest = [pair for pair in kept if pair[0].lower() not in (*_OF_A_BODY, *own)]
+        return Request(method, url, (*rest, *((name.replace("_", "-"), value) for name, value in headers.items())))
+
+
+def request_from(
+    url: str, *, method: str | None = None, headers: Sequence[str] = (), data: Sequence[str] = ()
+) -> Request:
+    """The request of a command line. `headers` are `Name: value` (`Name:` leaves a default out, `Name;` sends it
+    empty); `data` are parts of the body, joined by `&`, or `@FILE` (`@-`: standard input).
+
+    Raises ValueError, in words, for what is none; OSError for a file that cannot be read.
+    """
+    if "://" not in url:
+        url = f"http://{url}"
+    parts = urlsplit(url)
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise ValueError(f"{url!r} is no address of http or https")
+    content = b"&".join([_part(text) for text in data]) if data else None
+    named = dict(_DEFAULTS)
+    if content is not None:
+        named["Content-Type"] = "application/json" if _is_json(content) else "application/x-www-form-urlencoded"
+    given: list[tuple[str, str]] = []
+    for line in headers:
+        name, value = _header(line)
+        for default in [key for key in named if key.lower() == name.lower()]:
+            del named[default]
+        if value is not None:
+            given.append((name, value))
+    return Request(method or ("GET" if content is None else "POST"), url, (*named.items(), *given), content)
+
+
+def _header(line: str) -> tuple[str, str | None]:
+    name, colon, value = line.partition(":")
+    if not colon and line.endswith(";"):
+        name, value, colon = line[:-1], "", ";"
+    name = name.strip()
+    if not colon or not name or not name.isascii() or any(mark in line for mark in "\r\n\0"):
+        raise ValueError(f"{line!r} is no header: 'Name: value' is needed")
+    value = value.strip()
+    return name, value if value or colon == ";" else None
+
+
+def _part(text: str) -> bytes:
+    if not text.startswith("@"):
+        return text.encode()
+    read = sys.stdin.buffer.read() if text == "@-" else Path(text[1:]).read_bytes()
+    return read.replace(b"\r", b"").replace(b"\n", b"")  # as curl does
+
+
+def _is_json(content: bytes) -> bool:
+    try:
+        return isinstance(json.loads(content), (dict, list))
+    except (ValueError, RecursionError):
+        return False

@@ -1,0 +1,112 @@
+"""Requests over httpx: a head, then the body's bytes as they come, never decompressed. The one module here with HTTP in it.
+
+Each request has a client, and so a connection, of its own: what one leaves open the next does not meet.
+"""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from importlib.util import find_spec
+from typing import Final
+
+import attrs
+import httpx
+
+from streamguard.check.request import Request
+
+__all__ = ["Broken", "Incoming", "Silent", "Transport", "Unreachable"]
+
+_CONNECT: Final = 10.0  # seconds
+
+Protocol = str  # "1.1", "2", or "any": HTTP/2 where the server offers it
+
+
+class Unreachable(Exception):
+    """No connection, in words."""
+
+
+class Broken(Exception):
+    """The connection ended otherwise than its framing says, in words."""
+
+
+class Silent(Exception):
+    """Nothing came for as long as was waited."""
+
+
+@attrs.define
+class Incoming:
+    """The head of an answer; `pieces` is its body, as it comes. Raises Broken, Silent."""
+
+    status: int
+    version: str
+    headers: dict[str, str]
+    _response: httpx.Response = attrs.field(alias="response", repr=False)
+
+    async def pieces(self) -> AsyncIterator[bytes]:
+        try:
+            async for piece in self._response.aiter_raw():
+                yield piece
+        except httpx.ReadTimeout as exc:
+            raise Silent from exc
+        except httpx.TransportError as exc:
+            raise Broken(_said(exc)) from exc
+
+
+@attrs.frozen
+class Transport:
+    """How requests are made. `http` is "1.1", "2" (without asking first) or "any"; `authority` a file of certificates to
+    believe beside none other, `insecure` to believe all; `silence` the seconds after which nothing more is waited for."""
+
+    http: str = "any"
+    authority: str | None = None
+    insecure: bool = False
+    follow: bool = False
+    silence: float = 130.0
+    _context: ssl.SSLContext = attrs.field(init=False, repr=False, eq=False)
+
+    def __attrs_post_init__(self) -> None:
+        context = ssl.create_default_context(cafile=self.authority)
+        if self.insecure:
+            context.check_hostname = False
+            context.verify_mode = ssl.CERT_NONE
+        object.__setattr__(self, "_context", context)
+
+    @property
+    def http2(self) -> bool:
+        """Whether HTTP/2 is offered, or nobody wants it."""
+        return self.http == "1.1" or find_spec("h2") is not None
+
+    @asynccontextmanager
+    async def ask(self, request: Request) -> AsyncIterator[Incoming]:
+        """Send `request`; the connection is closed when the block ends. Raises Unreachable, Broken, Silent."""
+        async with self._client() as client:
+            sent = client.build_request(request.method, request.url, headers=list(request.headers), content=request.content)
+            for name in ("accept", "accept-encoding", "user-agent"):
+                if not any(name == given.lower() for given, _ in request.headers):
+                    sent.headers.pop(name, None)  # httpx has defaults of its own
+            try:
+                response = await client.send(sent, stream=True, follow_redirects=self.follow)
+            except (httpx.ConnectError, httpx.ConnectTimeout) as exc:
+                raise Unreachable(f"no connection to {request.url} ({_said(exc)})") from exc
+            except httpx.ReadTimeout as exc:
+                raise Silent from exc
+            except httpx.TransportError as exc:
+                raise Broken(_said(exc)) from exc
+            try:
+                headers = {name.lower(): value for name, value in response.headers.items()}
+                yield Incoming(response.status_code, response.http_version, headers, response)
+            finally:
+                await response.aclose()
+
+    def _client(self) -> httpx.AsyncClient:
+        timeout = httpx.Timeout(self.silence, connect=min(_CONNECT, self.silence))
+        return httpx.AsyncClient(
+            verify=self._context, http1=self.http != "2", http2=self.http == "2" or (self.http == "any" and self.http2),
+            timeout=timeout,
+        )  # fmt: skip
+
+
+def _said(exc: Exception) -> str:
+    return str(exc) or type(exc).__name__
