@@ -205,7 +205,7 @@ def _check(options: argparse.Namespace) -> int:
         print(report.as_json(evidence, findings))
     else:
         report.print_report(evidence, findings, Console())
-    return {"ok": 0, "fault": BROKEN, "no stream": FAILED}[report.verdict_of(evidence, findings)]
+    return {"ok": 0, "fault": BROKEN, "no stream": FAILED}[report.outcome(evidence, findings)]
 
 
 _COMMANDS: Final[Mapping[str, Callable[[argparse.Namespace], int]]] = {"demo": _demo, "check": _check}

@@ -4,7 +4,11 @@
     body         the bytes of an answer: its tokens, its signs of life, and what its own rules say of its end
     observation  one answer with the times of all of it
     evidence     all that was seen: the answers, and what was tried beside them
-    diagnosis    the table of faults: what shows each, the setting to change, the page of the docs
+    fault        a row of the tables of faults: what shows it, the setting to change, the page of the docs
+    endings      how an answer ended
+    beside       what else may be wrong
+    settings     what to change, by what stands in front
+    diagnosis    what was found
     metrics      how many generations run, by what a model's server tells of itself
     transport    requests over httpx
     run          asks, observes, tries

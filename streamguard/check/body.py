@@ -50,7 +50,7 @@ _MAX_LINE: Final = 16 * 1024 * 1024
 
 @attrs.define
 class News:
-    """What a piece brought: `texts` has one entry an event, empty where the event has no text; `beats` are signs of life."""
+    """What a piece brought: `texts` has an entry for each event, empty where it has none; `beats` are signs of life."""
 
     texts: list[str] = attrs.field(factory=list)
     beats: int = 0

@@ -61,7 +61,7 @@ def add_options(commands: Commands) -> None:
     add("url", metavar="URL")
     add("-X", "--request", metavar="METHOD", help="GET, or POST if there is a body")
     add("-H", "--header", action="append", default=[], metavar="LINE", help="'Name: value'; any number of them")
-    add("-d", "--data", action="append", default=[], metavar="DATA", help="the body, or @FILE, or @- for standard input")
+    add("-d", "--data", action="append", default=[], metavar="DATA", help="the body; @FILE, or @- for standard input")
     add("-L", "--location", action="store_true", help="follow redirects")
     add("-k", "--insecure", action="store_true", help="believe any certificate")
     add("--cacert", metavar="FILE", help="believe the certificates of these authorities, and no others")
@@ -71,7 +71,7 @@ def add_options(commands: Commands) -> None:
         "--http2-prior-knowledge", dest="http", action="store_const", const="2", help="HTTP/2 without asking first"
     )
     add("--repeat", type=_count, default=1, metavar="N", help="ask N times, one after the other (default: 1)")
-    add("--leave", action="store_true", help="leave one more answer at its first token, and see whether the server stops")
+    add("--leave", action="store_true", help="leave one more answer early, and see whether the server stops")
     add("--profile", choices=PROFILES, default="openai", help="the server, where it departs from its API")
     add("--selftest", metavar="URL", help="a stream that fails on purpose (default: the server's own, if it names one)")
     add("--gauge", metavar="URL[#NAME]", help="a page that counts what runs, for --leave (default: /metrics)")

@@ -50,6 +50,8 @@ class Leave:
     stopped: float | None = None
     why_not: str = ""
     """Why nothing can be said."""
+    resumable: bool = False
+    """Whether its reader may come back, so that it may run on."""
 
     @property
     def told(self) -> bool:
@@ -74,8 +76,8 @@ class Evidence:
     selftest: Observation | None = None
     untried: str = ""
     leave: Leave | None = None
-    http2: bool = True
-    """Whether HTTP/2 could be offered."""
+    offered_http2: bool = True
+    """Or nobody wanted it."""
 
     @property
     def streams(self) -> list[Observation]:
@@ -87,6 +89,11 @@ class Evidence:
         if self.streams:
             return ""
         return next((run.refusal or run.why for run in self.runs), "nothing was asked")
+
+    @property
+    def http2(self) -> bool:
+        """Whether an answer came over HTTP/2."""
+        return any(run.version == "HTTP/2" for run in self.runs)
 
     @property
     def front(self) -> str:

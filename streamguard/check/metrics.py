@@ -19,7 +19,7 @@ GAUGES: Final = (
 )
 """What the engines call it; the first that is there counts."""
 
-_LINE: Final = re.compile(r"([A-Za-z_:][A-Za-z0-9_:]*)(?:\{[^}]*\})?[ \t]+([0-9.eE+-]+|[+-]?Inf|NaN)(?:[ \t].*)?", re.ASCII)
+_LINE: Final = re.compile(r"([A-Za-z_:][\w:]*)(?:\{[^}]*\})?[ \t]+([0-9.]+(?:[eE][+-]?[0-9]+)?)(?:[ \t].*)?", re.ASCII)
 
 
 def running(page: str, name: str | None = None) -> float | None:

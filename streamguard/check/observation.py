@@ -5,6 +5,7 @@ from __future__ import annotations
 import zlib
 from collections.abc import Mapping, Sequence
 from io import StringIO
+from itertools import pairwise
 from statistics import median
 from typing import Final
 
@@ -159,7 +160,7 @@ class Observation:
     @property
     def gaps(self) -> list[float]:
         """Seconds between one token and the next."""
-        return [b - a for a, b in zip(self.arrivals, self.arrivals[1:], strict=False)]
+        return [b - a for a, b in pairwise(self.arrivals)]
 
     @property
     def bursts(self) -> list[int]:
@@ -184,7 +185,7 @@ class Observation:
     def longest_silence(self) -> float:
         """Seconds without a byte that means anything, from the head to the last of them."""
         moments = sorted([self.head or 0.0, *self.arrivals, *self._bare, *self.beats])
-        return max([b - a for a, b in zip(moments, moments[1:], strict=False)], default=0.0)
+        return max([b - a for a, b in pairwise(moments)], default=0.0)
 
     @property
     def usual_gap(self) -> float:

@@ -16,11 +16,11 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from streamguard.check.diagnosis import Finding
 from streamguard.check.evidence import Evidence
+from streamguard.check.fault import Finding
 from streamguard.check.observation import BUCKETS, Observation, histogram
 
-__all__ = ["as_json", "live", "print_report", "verdict_of"]
+__all__ = ["as_json", "live", "outcome", "print_report"]
 
 _BAR: Final = 30  # characters of a histogram's longest row
 _COLOUR: Final = {"fault": "bold red", "warning": "yellow", "note": "dim"}
@@ -30,7 +30,7 @@ _SHOWN_HEADERS: Final = (
 )  # fmt: skip
 
 
-def verdict_of(evidence: Evidence, findings: Sequence[Finding]) -> str:
+def outcome(evidence: Evidence, findings: Sequence[Finding]) -> str:
     """`ok`, `fault`, or `no stream`."""
     if any(finding.severity == "fault" for finding in findings):
         return "fault"
@@ -46,7 +46,7 @@ def as_json(evidence: Evidence, findings: Sequence[Finding]) -> str:
     found = {
         "url": evidence.request.url,
         "method": evidence.request.method,
-        "verdict": verdict_of(evidence, findings),
+        "verdict": outcome(evidence, findings),
         "why": evidence.nothing,
         "findings": [attrs.asdict(finding) for finding in findings],
         "answers": [_figures(run) for run in evidence.runs],
@@ -105,10 +105,10 @@ def print_report(evidence: Evidence, findings: Sequence[Finding], console: Conso
             console.print(_histogram(gaps))
     for finding in findings:
         _print_finding(finding, console)
-    verdict = verdict_of(evidence, findings)
-    if verdict == "no stream":
+    if outcome(evidence, findings) == "no stream":
         said = next((run.said for run in evidence.runs if run.said), b"").decode("utf-8", "replace").strip()
-        console.print(f"\nThere was no stream to check: {evidence.nothing}.", markup=False, highlight=False, soft_wrap=True)
+        words = f"\nThere was no stream to check: {evidence.nothing}."
+        console.print(words, markup=False, highlight=False, soft_wrap=True)
         if said:
             console.print(said[:500], markup=False, highlight=False, style="dim", soft_wrap=True)
         return
@@ -141,7 +141,8 @@ def _table(evidence: Evidence) -> Table:
     row("to the first byte", _times([run.first_byte for run in runs]))
     row("to the first token", _times([run.first_token for run in runs]))
     row("to the end", _times([run.ended for run in runs]))
-    row("tokens", _counts([len(run.arrivals) for run in runs]) + f", {_counts([len(run.bursts) for run in runs])} arrivals")
+    arrivals = _counts([len(run.bursts) for run in runs])
+    row("tokens", f"{_counts([len(run.arrivals) for run in runs])}, {arrivals} arrivals")
     row("signs of life", f"{_counts([len(run.beats) for run in runs])}; longest silence {_longest(runs):.2f} s")
     row("compression", "none" if first.coding == "identity" else first.coding)
     row("end", _end(last))

@@ -15,7 +15,7 @@ __all__ = ["Request", "request_from"]
 
 _DEFAULTS: Final = (
     ("User-Agent", "streamguard-check"),
-    ("Accept", "text/event-stream, application/x-ndjson;q=0.9, */*;q=0.8"),
+    ("Accept", "*/*"),  # what curl and fetch send; with text/event-stream it would be an EventSource, which comes back
     # What most clients ask for, so that a layer that compresses does it here too.
     ("Accept-Encoding", "gzip, deflate"),
 )
@@ -30,6 +30,21 @@ class Request:
     url: str
     headers: tuple[tuple[str, str], ...] = ()
     content: bytes | None = attrs.field(default=None, repr=False)
+
+    def header(self, name: str) -> str | None:
+        """The first value of a header; None where there is none."""
+        return next((value for given, value in self.headers if given.lower() == name.lower()), None)
+
+    @property
+    def comes_back(self) -> bool:
+        """Whether it looks like one of a reader that would come back after a cut."""
+        source = self.method == "GET" and "text/event-stream" in (self.header("accept") or "")
+        return source or self.header("idempotency-key") is not None
+
+    def without_compression(self) -> Request:
+        """The same, for an answer that nothing compresses."""
+        rest = [pair for pair in self.headers if pair[0].lower() != "accept-encoding"]
+        return attrs.evolve(self, headers=(*rest, ("Accept-Encoding", "identity")))
 
     def beside(self, address: str, *, method: str = "GET", **headers: str) -> Request:
         """A request without a body, to `address` as seen from this one's, with its headers and `headers` beside them.

@@ -8,7 +8,7 @@ stream that fails on purpose, where the server has one; then, if asked to, one a
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from time import monotonic
 from typing import Final
 
@@ -51,7 +51,7 @@ async def examine(
 
     Raises Unreachable if there is no connection at all.
     """
-    evidence.http2 = transport.http2
+    evidence.offered_http2 = transport.http2
     for number in range(plan.repeat):
         run = Observation(monotonic(), plan.profile)
         evidence.runs.append(run)
@@ -66,7 +66,7 @@ async def examine(
     if held is not None:
         evidence.plain = Observation(monotonic(), plan.profile)
         stage("the answer without compression", evidence.plain)
-        await _read(evidence.plain, _without_compression(evidence.request), transport, plan.limit)
+        await _read(evidence.plain, evidence.request.without_compression(), transport, plan.limit)
     await _selftest(evidence, plan, transport, stage)
     if plan.leave:
         stage("an answer that is left", None)
@@ -77,11 +77,14 @@ async def _read(
     run: Observation, request: Request, transport: Transport, limit: float | None, came: anyio.Event | None = None
 ) -> None:
     """One answer to its end. Sets `came` with the first byte."""
-    run.began = monotonic()
+
+    def leaving() -> None:
+        run.began = monotonic()
+
     with anyio.move_on_after(limit) as scope:
         try:
-            async with transport.ask(request) as incoming:
-                run.opened(monotonic(), incoming.status, incoming.version, incoming.headers, _asked(request))
+            async with transport.ask(request, leaving) as incoming:
+                run.opened(monotonic(), incoming.status, incoming.version, incoming.headers, request.header("accept-encoding") or "identity")
                 async for piece in incoming.pieces():
                     run.fed(monotonic(), piece)
                     if came is not None:
@@ -144,7 +147,7 @@ async def _selftest(
     resume = next((run.resume for run in evidence.runs if run.resume), None)
     address = plan.selftest or (f"{resume.rstrip('/')}/selftest" if resume else None)
     if address is None:
-        evidence.untried = "the server names no stream that fails on purpose (guard.install gives one; or --selftest URL)"
+        evidence.untried = "the server names no stream that fails on purpose (guard.install has one; or --selftest)"
         return
     test = evidence.selftest = Observation(monotonic())
     stage("the stream that fails on purpose", test)
@@ -164,12 +167,13 @@ async def _leave(evidence: Evidence, plan: Plan, transport: Transport) -> None:
     """Go after the first token, and see whether the server stops."""
     whole = evidence.runs[-1]
     rest = (whole.ended or 0.0) - (whole.first_token or whole.head or 0.0)
+    request = evidence.request
     leave = evidence.leave = Leave("", rest, 0.0)
-    before = await _gauge(evidence.request, plan, transport)
+    before = await _gauge(request, plan, transport)
     run = Observation(monotonic(), plan.profile)
     try:
-        async with transport.ask(evidence.request) as incoming:
-            run.opened(monotonic(), incoming.status, incoming.version, incoming.headers, _asked(evidence.request))
+        async with transport.ask(request) as incoming:
+            run.opened(monotonic(), incoming.status, incoming.version, incoming.headers, request.header("accept-encoding") or "identity")
             async for piece in incoming.pieces():
                 run.fed(monotonic(), piece)
                 if run.arrivals or not run.streamed:
@@ -192,7 +196,7 @@ async def _leave(evidence: Evidence, plan: Plan, transport: Transport) -> None:
 
 async def _look(
     evidence: Evidence, plan: Plan, transport: Transport, run: Observation, before: float | None, leave: Leave
-) -> Callable[[], object] | None:
+) -> Callable[[], Awaitable[bool]] | None:
     """What tells whether the answer still runs, while it does; None where nothing does."""
     if run.sid is not None and run.resume is not None and plan.gauge is None:
         status = evidence.request.beside(f"{run.resume.rstrip('/')}/status", Streamguard_Stream=run.sid)
@@ -203,6 +207,7 @@ async def _look(
 
         if await generated():
             leave.by = "by the stream's own status"
+            leave.resumable = evidence.request.comes_back
             return generated
     during = await _gauge(evidence.request, plan, transport)
     if before is None or during is None or during <= before:
@@ -232,7 +237,7 @@ async def _page(request: Request, transport: Transport) -> str | None:
     body = b""
     try:
         with anyio.fail_after(_PATIENCE):
-            async with transport.ask(_without_compression(request)) as incoming:
+            async with transport.ask(request.without_compression()) as incoming:
                 async for piece in incoming.pieces():
                     body += piece
                     if len(body) > _MAX_PAGE:
@@ -248,13 +253,3 @@ def _fields(page: str) -> dict[str, object]:
     except (ValueError, RecursionError):
         return {}
     return value if isinstance(value, dict) else {}
-
-
-def _asked(request: Request) -> str:
-    """The codings that a request allows."""
-    return next((value for name, value in request.headers if name.lower() == "accept-encoding"), "identity")
-
-
-def _without_compression(request: Request) -> Request:
-    rest = [pair for pair in request.headers if pair[0].lower() != "accept-encoding"]
-    return attrs.evolve(request, headers=(*rest, ("Accept-Encoding", "identity")))

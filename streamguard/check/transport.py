@@ -1,4 +1,4 @@
-"""Requests over httpx: a head, then the body's bytes as they come, never decompressed. The one module here with HTTP in it.
+"""Requests over httpx: a head, then the body's bytes as they come, never decompressed.
 
 Each request has a client, and so a connection, of its own: what one leaves open the next does not meet.
 """
@@ -6,7 +6,7 @@ Each request has a client, and so a connection, of its own: what one leaves open
 from __future__ import annotations
 
 import ssl
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from importlib.util import find_spec
 from typing import Final
@@ -19,8 +19,6 @@ from streamguard.check.request import Request
 __all__ = ["Broken", "Incoming", "Silent", "Transport", "Unreachable"]
 
 _CONNECT: Final = 10.0  # seconds
-
-Protocol = str  # "1.1", "2", or "any": HTTP/2 where the server offers it
 
 
 class Unreachable(Exception):
@@ -56,8 +54,8 @@ class Incoming:
 
 @attrs.frozen
 class Transport:
-    """How requests are made. `http` is "1.1", "2" (without asking first) or "any"; `authority` a file of certificates to
-    believe beside none other, `insecure` to believe all; `silence` the seconds after which nothing more is waited for."""
+    """How requests are made. `http` is "1.1", "2" (without asking first) or "any"; `authority` is a file of the
+    authorities to believe, `insecure` believes any; `silence`: after how many seconds nothing more is waited for."""
 
     http: str = "any"
     authority: str | None = None
@@ -79,10 +77,20 @@ class Transport:
         return self.http == "1.1" or find_spec("h2") is not None
 
     @asynccontextmanager
-    async def ask(self, request: Request) -> AsyncIterator[Incoming]:
-        """Send `request`; the connection is closed when the block ends. Raises Unreachable, Broken, Silent."""
+    async def ask(self, request: Request, leaving: Callable[[], object] = bool) -> AsyncIterator[Incoming]:
+        """Send `request`; the connection is closed when the block ends. `leaving` is called as it is made ready to leave.
+
+        Raises Unreachable, Broken, Silent.
+        """
         async with self._client() as client:
-            sent = client.build_request(request.method, request.url, headers=list(request.headers), content=request.content)
+            headers = list(request.headers)
+
+            async def trace(step: str, info: object) -> None:
+                if step == "connection.connect_tcp.started":  # not before: httpx loads what it needs with the first request
+                    leaving()
+
+            sent = client.build_request(request.method, request.url, headers=headers, content=request.content)
+            sent.extensions["trace"] = trace
             for name in ("accept", "accept-encoding", "user-agent"):
                 if not any(name == given.lower() for given, _ in request.headers):
                     sent.headers.pop(name, None)  # httpx has defaults of its own
@@ -95,8 +103,8 @@ class Transport:
             except httpx.TransportError as exc:
                 raise Broken(_said(exc)) from exc
             try:
-                headers = {name.lower(): value for name, value in response.headers.items()}
-                yield Incoming(response.status_code, response.http_version, headers, response)
+                named = {name.lower(): value for name, value in response.headers.items()}
+                yield Incoming(response.status_code, response.http_version, named, response)
             finally:
                 await response.aclose()
 
