@@ -95,6 +95,16 @@ def _cut_behind(evidence: Evidence) -> str | None:
     return f"the answer is whole, and its connection broke off behind it ({short(run.why)})"
 
 
+def _refused(evidence: Evidence) -> str | None:
+    no = [run for run in evidence.runs if not run.streamed]
+    return f"{len(no)} of {len(evidence.runs)} answers were no stream: {no[0].refusal or no[0].why}" if no else None
+
+
+def _mislabelled(evidence: Evidence) -> str | None:
+    found = any(run.mislabelled for run in evidence.streams)
+    return "events come as text/plain: EventSource refuses them, and layers may look at them first" if found else None
+
+
 def _unguarded(evidence: Evidence) -> str | None:
     whole = [run for run in evidence.streams if run.end is not None and run.end.whole]
     if not whole or any(run.guarded for run in evidence.streams):
@@ -125,6 +135,7 @@ def _http1(evidence: Evidence) -> str | None:
 
 
 BESIDE: Final[Sequence[Fault[Evidence]]] = (
+    Fault("refused", _refused, "the server's log, and its limits", PAGES["limits"]),
     Fault("abort_lost", _abort_lost, settings.abort, settings.abort_page),
     Fault("tail_lost", _differing, settings.TAIL, PAGES["convert"]),
     Fault(
@@ -135,6 +146,7 @@ BESIDE: Final[Sequence[Fault[Evidence]]] = (
     Fault("held_by_compression", _held_by_compression, settings.GZIP, PAGES["compress"]),
     Fault("leave_ignored", _left, settings.LEAVE, PAGES["proxy"]),
     Fault("runs_on", _runs_on, "on_disconnect on the endpoint, if it should not", PAGES["resume"], "note"),
+    Fault("mislabelled", _mislabelled, "Content-Type: text/event-stream", PAGES["convert"], "warning"),
     Fault("unframed", _unframed, "HTTP/1.1 towards the client", PAGES["proxy"], "warning"),
     Fault("silence", _silent, "heartbeats; a guarded stream has them (Timing.heartbeat)", PAGES["proxy"], "warning"),
     Fault("cut_behind", _cut_behind, "the server's log says what closed the connection", PAGES["proxy"], "warning"),

@@ -69,7 +69,7 @@ def _idle_cut(run: Observation) -> str | None:
     if run.status in (408, 504, 524) and (run.head or 0.0) >= _IDLE:
         return f"nothing was sent for {run.head:.1f} s, and then a layer answered {run.status}"
     if run.status is None:
-        early = run.ended is not None and silence >= _IDLE and run.version != "none"
+        early = run.ended is not None and silence >= _IDLE
         return f"after {silence:.1f} s without an answer the connection was closed" if early else None
     if not _unended(run) or silence < max(_IDLE, _RHYTHM * run.usual_gap):
         return None

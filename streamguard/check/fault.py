@@ -49,6 +49,7 @@ PAGES: Final = {
     "errors": "docs/reference/errors.md",
     "first": "docs/tutorial/first-stream.md",
     "guarantees": "docs/explanation/guarantees.md",
+    "limits": "docs/how-to/protect-the-server.md",
     "proxy": "docs/how-to/behind-a-proxy.md",
     "resume": "docs/how-to/resume-streams.md",
     "stall": "docs/how-to/fail-well.md",

@@ -21,6 +21,7 @@ TOGETHER: Final = 0.001  # seconds: what comes closer than this came together. A
 BUCKETS: Final = (0.001, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0)  # upper bounds of a histogram's rows but the last
 _MAX_TEXT: Final = 1 << 20
 _MAX_SAID: Final = 2000
+_EVENTS: Final = (b"data:", b"event:", b"id:", b":")
 _OK: Final = range(200, 204)
 
 
@@ -55,6 +56,8 @@ class Observation:
     """Why the answer is no stream."""
     said: bytes = b""
     """The beginning of an answer that is no stream."""
+    mislabelled: bool = False
+    """Events whose content type says that they are text."""
     end: End | None = None
     _body: StreamBody | None = None
     _coded: Body = attrs.field(factory=Body)
@@ -95,6 +98,10 @@ class Observation:
 
     def _took(self, at: float, piece: bytes) -> None:
         assert self._body is not None
+        if self.content_type == "text/plain" and not self.arrivals and piece.startswith(_EVENTS):
+            self.mislabelled = True
+            self._body = open_body({**self.headers, "content-type": "text/event-stream"}, self.profile)
+            assert self._body is not None
         news = self._body.feed(piece)
         for text in news.texts:
             (self.arrivals if text else self._bare).append(at)
@@ -117,6 +124,10 @@ class Observation:
     @property
     def coding(self) -> str:
         return coding_of(self.headers.get("content-encoding", ""))
+
+    @property
+    def content_type(self) -> str:
+        return self.headers.get("content-type", "").partition(";")[0].strip().lower()
 
     @property
     def streamed(self) -> bool:

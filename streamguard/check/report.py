@@ -16,7 +16,7 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from streamguard.check.evidence import Evidence
+from streamguard.check.evidence import Evidence, Probe
 from streamguard.check.fault import Finding
 from streamguard.check.observation import BUCKETS, Observation, histogram
 
@@ -52,6 +52,7 @@ def as_json(evidence: Evidence, findings: Sequence[Finding]) -> str:
         "answers": [_figures(run) for run in evidence.runs],
         "beside": None if probe is None else {"asked": probe.asked, "answered": probe.answered, "alone": probe.alone},
         "abort": _abort(evidence) if test is not None and test.streamed else None,
+        "without_compression": None if evidence.plain is None else _figures(evidence.plain),
         "leave": None if leave is None else {"told": leave.told, **attrs.asdict(leave)},
     }
     return json.dumps(found, indent=2, default=str)
@@ -146,6 +147,8 @@ def _table(evidence: Evidence) -> Table:
     row("signs of life", f"{_counts([len(run.beats) for run in runs])}; longest silence {_longest(runs):.2f} s")
     row("compression", "none" if first.coding == "identity" else first.coding)
     row("end", _end(last))
+    if evidence.probe is not None:
+        row("a request beside it", _beside(evidence.probe))
     row("a cut answer is", _abort(evidence))
     if evidence.leave is not None and evidence.leave.told:
         row("a reader that leaves", _leave(evidence))
@@ -159,6 +162,10 @@ def _end(run: Observation) -> str:
     how = "clean" if run.clean else f"cut: {run.why}"
     said = str(end.receipt) if end.receipt is not None else "end marker" if end.marker else "no end marker"
     return f"{how}; {said}"
+
+
+def _beside(probe: Probe) -> str:
+    return "not answered" if probe.answered is None else f"answered after {probe.answered - probe.asked:.3f} s"
 
 
 def _leave(evidence: Evidence) -> str:

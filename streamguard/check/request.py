@@ -46,17 +46,20 @@ class Request:
         rest = [pair for pair in self.headers if pair[0].lower() != "accept-encoding"]
         return attrs.evolve(self, headers=(*rest, ("Accept-Encoding", "identity")))
 
+    def owns(self, address: str) -> bool:
+        """Whether an address, as seen from this one's, is of the same origin."""
+        return urlsplit(urljoin(self.url, address))[:2] == urlsplit(self.url)[:2]
+
     def beside(self, address: str, *, method: str = "GET", **headers: str) -> Request:
         """A request without a body, to `address` as seen from this one's, with its headers and `headers` beside them.
 
         What may be a key goes to the same origin only.
         """
-        url = urljoin(self.url, address)
-        own = {name.replace("_", "-") for name in headers}
-        home = urlsplit(url)[:2] == urlsplit(self.url)[:2]
-        kept = self.headers if home else _DEFAULTS
-        rest = [pair for pair in kept if pair[0].lower() not in (*_OF_A_BODY, *own)]
-        return Request(method, url, (*rest, *((name.replace("_", "-"), value) for name, value in headers.items())))
+        own = {name.replace("_", "-"): value for name, value in headers.items()}
+        kept = self.headers if self.owns(address) else _DEFAULTS
+        gone = (*_OF_A_BODY, *(name.lower() for name in own))
+        rest = [pair for pair in kept if pair[0].lower() not in gone]
+        return Request(method, urljoin(self.url, address), (*rest, *own.items()))
 
 
 def request_from(

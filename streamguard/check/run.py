@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Awaitable, Callable
+from contextlib import aclosing
 from time import monotonic
 from typing import Final
 
@@ -19,7 +20,7 @@ from streamguard.check.evidence import WAIT, Evidence, Leave, Probe, lumps
 from streamguard.check.metrics import GAUGES, running
 from streamguard.check.observation import Observation
 from streamguard.check.request import Request
-from streamguard.check.transport import Broken, Silent, Transport, Unreachable
+from streamguard.check.transport import Broken, Incoming, Silent, Transport, Unreachable
 
 __all__ = ["Plan", "examine"]
 
@@ -58,10 +59,13 @@ async def examine(
         stage(f"answer {number + 1} of {plan.repeat}" if plan.repeat > 1 else "the answer", run)
         if number == 0:
             await _probed(evidence, run, plan, transport)
+            if not run.streamed:
+                return
         else:
-            await _read(run, evidence.request, transport, plan.limit)
-        if not run.streamed:
-            return
+            try:
+                await _read(run, evidence.request, transport, plan.limit)
+            except Unreachable as exc:
+                run.refusal = str(exc)
     held = next((run for run in evidence.runs if run.coding != "identity" and lumps(run)), None)
     if held is not None:
         evidence.plain = Observation(monotonic(), plan.profile)
@@ -84,7 +88,7 @@ async def _read(
     with anyio.move_on_after(limit) as scope:
         try:
             async with transport.ask(request, leaving) as incoming:
-                run.opened(monotonic(), incoming.status, incoming.version, incoming.headers, request.header("accept-encoding") or "identity")
+                _opened(run, incoming, request)
                 async for piece in incoming.pieces():
                     run.fed(monotonic(), piece)
                     if came is not None:
@@ -96,6 +100,11 @@ async def _read(
             run.over(monotonic(), clean=False, why=f"nothing came for {transport.silence:g} s", silent=True)
     if scope.cancelled_caught:
         run.over(monotonic(), clean=False, why=f"it was left after {limit:g} s", left=True)
+
+
+def _opened(run: Observation, incoming: Incoming, request: Request) -> None:
+    asked = request.header("accept-encoding") or "identity"
+    run.opened(monotonic(), incoming.status, incoming.version, incoming.headers, asked)
 
 
 async def _probed(evidence: Evidence, run: Observation, plan: Plan, transport: Transport) -> None:
@@ -144,8 +153,8 @@ async def _selftest(
     evidence: Evidence, plan: Plan, transport: Transport, stage: Callable[[str, Observation | None], object]
 ) -> None:
     """The stream that the server fails on purpose."""
-    resume = next((run.resume for run in evidence.runs if run.resume), None)
-    address = plan.selftest or (f"{resume.rstrip('/')}/selftest" if resume else None)
+    home = next((home for run in evidence.runs if (home := _home(evidence.request, run))), None)
+    address = plan.selftest or (f"{home}/selftest" if home else None)
     if address is None:
         evidence.untried = "the server names no stream that fails on purpose (guard.install has one; or --selftest)"
         return
@@ -158,6 +167,11 @@ async def _selftest(
         evidence.untried = str(exc)
     if not test.streamed:
         evidence.untried = evidence.untried or f"{request.url}: {test.refusal or test.why}"
+
+
+def _home(request: Request, run: Observation) -> str | None:
+    """The address of the endpoints of all streams, where the answer names one of the same origin."""
+    return run.resume.rstrip("/") if run.resume is not None and request.owns(run.resume) else None
 
 
 # ---- leaving ------------------------------------------------------------------------------------
@@ -173,11 +187,12 @@ async def _leave(evidence: Evidence, plan: Plan, transport: Transport) -> None:
     run = Observation(monotonic(), plan.profile)
     try:
         async with transport.ask(request) as incoming:
-            run.opened(monotonic(), incoming.status, incoming.version, incoming.headers, request.header("accept-encoding") or "identity")
-            async for piece in incoming.pieces():
-                run.fed(monotonic(), piece)
-                if run.arrivals or not run.streamed:
-                    break
+            _opened(run, incoming, request)
+            async with aclosing(incoming.pieces()) as pieces:
+                async for piece in pieces:
+                    run.fed(monotonic(), piece)
+                    if run.arrivals or not run.streamed:
+                        break
             look = await _look(evidence, plan, transport, run, before, leave)
     except (Unreachable, Broken, Silent) as exc:
         leave.why_not = f"the answer that was to be left did not come ({exc})"
@@ -198,8 +213,9 @@ async def _look(
     evidence: Evidence, plan: Plan, transport: Transport, run: Observation, before: float | None, leave: Leave
 ) -> Callable[[], Awaitable[bool]] | None:
     """What tells whether the answer still runs, while it does; None where nothing does."""
-    if run.sid is not None and run.resume is not None and plan.gauge is None:
-        status = evidence.request.beside(f"{run.resume.rstrip('/')}/status", Streamguard_Stream=run.sid)
+    home = _home(evidence.request, run)
+    if run.sid is not None and home is not None and plan.gauge is None:
+        status = evidence.request.beside(f"{home}/status", Streamguard_Stream=run.sid)
 
         async def generated() -> bool:
             page = await _page(status, transport)

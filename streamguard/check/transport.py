@@ -6,7 +6,7 @@ Each request has a client, and so a connection, of its own: what one leaves open
 from __future__ import annotations
 
 import ssl
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from importlib.util import find_spec
 from typing import Final
@@ -42,7 +42,7 @@ class Incoming:
     headers: dict[str, str]
     _response: httpx.Response = attrs.field(alias="response", repr=False)
 
-    async def pieces(self) -> AsyncIterator[bytes]:
+    async def pieces(self) -> AsyncGenerator[bytes, None]:
         try:
             async for piece in self._response.aiter_raw():
                 yield piece
@@ -78,7 +78,7 @@ class Transport:
 
     @asynccontextmanager
     async def ask(self, request: Request, leaving: Callable[[], object] = bool) -> AsyncIterator[Incoming]:
-        """Send `request`; the connection is closed when the block ends. `leaving` is called as it is made ready to leave.
+        """Send `request`; its connection is closed when the block ends. `leaving` is called as it is made.
 
         Raises Unreachable, Broken, Silent.
         """
@@ -86,7 +86,7 @@ class Transport:
             headers = list(request.headers)
 
             async def trace(step: str, info: object) -> None:
-                if step == "connection.connect_tcp.started":  # not before: httpx loads what it needs with the first request
+                if step == "connection.connect_tcp.started":  # before it httpx loads what it needs, the first time
                     leaving()
 
             sent = client.build_request(request.method, request.url, headers=headers, content=request.content)
