@@ -11,8 +11,8 @@ import attrs
 import pytest
 
 from streamguard import cli
-from tests.adapters.servers import Server, serving
 from tests.absence import require
+from tests.adapters.servers import Server, serving
 from tests.check.faulty import COUNT, Faulty
 from tests.stacks.proxies import INSTALL, Program, certificate, haproxy, nginx
 
