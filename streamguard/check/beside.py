@@ -18,14 +18,14 @@ _BEAT: Final = 15.0  # seconds of silence that a heartbeat should have filled
 
 def _held_back(evidence: Evidence) -> str | None:
     held = [words for run in evidence.streams if (words := lumps(run))]
-    if evidence.blocked or not held or _held_by_compression(evidence) is not None:
+    if not held:
         return None
     return f"{held[0]}: a layer holds them back, or the server makes them all at once"
 
 
 def _held_by_compression(evidence: Evidence) -> str | None:
     coded = [words for run in evidence.streams if run.coding != "identity" and (words := lumps(run))]
-    if evidence.blocked or not coded or evidence.plain is None or lumps(evidence.plain) is not None:
+    if not coded or evidence.plain is None or lumps(evidence.plain) is not None:
         return None
     coding = next(run.coding for run in evidence.streams if run.coding != "identity")
     return f"{coded[0]}; without {coding} they come one by one: what compresses does not flush"
@@ -120,7 +120,7 @@ def _too_short(evidence: Evidence) -> str | None:
 
 def _untried(evidence: Evidence) -> str | None:
     tried = evidence.selftest is not None and evidence.selftest.streamed
-    return None if tried or _abort_lost(evidence) else f"whether an abort arrives was not seen: {evidence.untried}"
+    return None if tried else f"whether an abort arrives was not seen: {evidence.untried}"
 
 
 def _unseen(evidence: Evidence) -> str | None:
@@ -142,8 +142,8 @@ BESIDE: Final[Sequence[Fault[Evidence]]] = (
         "blocking", _blocking,
         "in the endpoint: run what blocks in a thread (a plain generator under @guarded runs in one)", PAGES["threads"],
     ),
-    Fault("held_back", _held_back, settings.hold, PAGES["proxy"]),
-    Fault("held_by_compression", _held_by_compression, settings.GZIP, PAGES["compress"]),
+    Fault("held_by_compression", _held_by_compression, settings.GZIP, PAGES["compress"], unless=("blocking",)),
+    Fault("held_back", _held_back, settings.hold, PAGES["proxy"], unless=("blocking", "held_by_compression")),
     Fault("leave_ignored", _left, settings.LEAVE, PAGES["proxy"]),
     Fault("runs_on", _runs_on, "on_disconnect on the endpoint, if it should not", PAGES["resume"], "note"),
     Fault("mislabelled", _mislabelled, "Content-Type: text/event-stream", PAGES["convert"], "warning"),
@@ -152,7 +152,7 @@ BESIDE: Final[Sequence[Fault[Evidence]]] = (
     Fault("cut_behind", _cut_behind, "the server's log says what closed the connection", PAGES["proxy"], "warning"),
     Fault("unguarded", _unguarded, "@guarded on the endpoint", PAGES["first"], "note"),
     Fault("too_short", _too_short, "", PAGES["check"], "note"),
-    Fault("abort_unseen", _untried, "", PAGES["check"], "note"),
+    Fault("abort_unseen", _untried, "", PAGES["check"], "note", ("abort_lost",)),
     Fault("leave_unseen", _unseen, "--gauge URL#NAME", PAGES["check"], "note"),
     Fault("http1_only", _http1, 'pip install "streamguard-io[check]"', PAGES["check"], "note"),
 )  # fmt: skip

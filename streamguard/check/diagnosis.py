@@ -34,6 +34,7 @@ def diagnose(evidence: Evidence) -> list[Finding]:
         for row, words, times in ends.values()
     ]
     for other in BESIDE if evidence.streams else ():
-        if other.code not in ends and (said := other.shown(evidence)) is not None:
+        before = {finding.code for finding in findings}
+        if before.isdisjoint((other.code, *other.unless)) and (said := other.shown(evidence)) is not None:
             findings.append(other.found(said, evidence))
     return sorted(findings, key=lambda finding: _RANK[finding.severity])

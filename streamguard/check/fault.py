@@ -29,13 +29,15 @@ class Finding:
 
 @attrs.frozen
 class Fault(Generic[T]):
-    """A row. `shown` looks at what was seen, and answers words if it shows this fault."""
+    """A row. `shown` looks at what was seen, and answers words if it shows this fault; nothing is said of it where one
+    of the faults `unless` was found before."""
 
     code: str
     shown: Callable[[T], str | None]
     setting: Words = ""
     page: Words = ""
     severity: Severity = "fault"
+    unless: tuple[str, ...] = ()
 
     def found(self, words: str, evidence: Evidence) -> Finding:
         setting, page = (part if isinstance(part, str) else part(evidence) for part in (self.setting, self.page))
