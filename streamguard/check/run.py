@@ -26,6 +26,7 @@ __all__ = ["Plan", "examine"]
 
 _SETTLE: Final = 0.25  # seconds until the small request, if nothing came
 _PATIENCE: Final = 5.0  # seconds for a request beside the stream's own
+_ALONE: Final = 3  # times that it is made when nothing runs; the quickest counts
 _BEHIND: Final = 1.0  # seconds for the small request, when the answer is over
 _LEFT: Final = 30.0  # seconds for which a left answer is watched, if it were to run longer than that
 _LOOK: Final = 0.1  # seconds between two looks
@@ -135,9 +136,10 @@ async def _probed(evidence: Evidence, run: Observation, plan: Plan, transport: T
         return
     probe.gave_up = monotonic() - run.began
     if (probe.answered or probe.gave_up) - probe.asked >= WAIT:
-        began = monotonic()
-        if await _answered(small, transport):
-            probe.alone = monotonic() - began
+        for _ in range(_ALONE):
+            began = monotonic()
+            if await _answered(small, transport):
+                probe.alone = min(monotonic() - began, probe.alone or _PATIENCE)
 
 
 async def _answered(request: Request, transport: Transport) -> bool:

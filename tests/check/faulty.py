@@ -71,7 +71,7 @@ async def _idle(_: Request) -> AsyncIterator[str]:
 
 async def _blocking(_: Request) -> AsyncIterator[str]:
     for number in range(COUNT):
-        time.sleep(_PACE)  # noqa: ASYNC251  (the fault itself)
+        time.sleep(2 * _PACE)  # noqa: ASYNC251  (the fault itself)
         yield chunk(f"t{number} ")
     for event in _WHOLE:
         yield event

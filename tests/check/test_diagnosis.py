@@ -7,7 +7,9 @@ from collections.abc import Callable
 
 import pytest
 
+from streamguard.check.beside import BESIDE
 from streamguard.check.diagnosis import CODES, diagnose
+from streamguard.check.endings import ENDINGS
 from streamguard.check.evidence import Evidence, Leave, Probe
 from streamguard.check.fault import PAGES, Finding
 from streamguard.check.observation import Observation
@@ -185,6 +187,13 @@ def test_what_was_seen_shows_this_and_nothing_else(name: str) -> None:
 
 def test_every_row_is_shown_by_a_case() -> None:
     assert {code for _, codes in CASES.values() for code in codes} == set(CODES)
+
+
+def test_the_reference_lists_every_finding_with_its_kind() -> None:
+    page = (ROOT / "docs" / "reference" / "command-line.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| (`[a-z0-9_`, ]+`) \| (fault|warning|note) \|", page, re.MULTILINE)
+    listed = {code: kind for codes, kind in rows for code in re.findall(r"\w+", codes)}
+    assert listed == {row.code: row.severity for row in (*ENDINGS, *BESIDE)}
 
 
 def anchors(page: str) -> set[str]:
