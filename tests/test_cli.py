@@ -155,7 +155,8 @@ def test_check_teaches_and_refuses_before_it_asks_anything(capsys: pytest.Captur
     shown = capsys.readouterr().out
     for part in ("examples:", "exit code:", "--repeat", "--leave", "--json", "--header", "--selftest", "--gauge"):
         assert part in shown
-    for argv in ([], ["u", "--repeat", "0"], ["u", "--timeout", "0"], ["u", "--max-time", "soon"], ["u", "--profile", "x"]):
+    wrong = (["--repeat", "0"], ["--timeout", "0"], ["--max-time", "soon"], ["--profile", "x"], ["another"])
+    for argv in ([], *(["u", *rest] for rest in wrong)):
         with pytest.raises(SystemExit) as end:
             cli.main(["check", *argv])
         assert end.value.code == 2
@@ -164,7 +165,9 @@ def test_check_teaches_and_refuses_before_it_asks_anything(capsys: pytest.Captur
     assert "ftp://u" in capsys.readouterr().err
 
 
-def test_a_library_that_check_lacks_is_named(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_library_that_check_lacks_is_named(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     for name in [name for name in sys.modules if name.partition(".")[0] == "rich"]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "rich", None)

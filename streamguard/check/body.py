@@ -151,7 +151,7 @@ class _Events(StreamBody):
         try:
             for event in self._decoder.feed(data):
                 if event.data:
-                    news.texts.append(self._take(None if event.event == "message" else event.event, event.data))
+                    news.texts.append(self._read(None if event.event == "message" else event.event, event.data))
                 else:
                     news.beats += 1
         except FrameTooLarge as exc:
@@ -161,6 +161,13 @@ class _Events(StreamBody):
     def _comment(self, text: str) -> None:
         word = text.strip().partition(" ")[0]
         self._news.beats += word not in ("sg", "end", "streamguard", "bye")
+
+    def _read(self, name: str | None, data: str) -> str:
+        try:
+            return self._take(name, data)
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as exc:
+            self._error = self._error or Failure("format", f"an event is not of its API's form: {exc}")
+            return ""
 
     def _take(self, name: str | None, data: str) -> str:
         if self._native(name):
@@ -188,10 +195,7 @@ class _Events(StreamBody):
         if name in ("open", "bye", "ping"):
             self._news.beats += name == "ping"
             return ""
-        try:
-            return _text_of(self._reader.read(name, data)) if self._reader is not None else ""
-        except (ValueError, KeyError, TypeError):
-            return ""  # the verifier says what is wrong with it
+        return _text_of(self._reader.read(name, data)) if self._reader is not None else ""
 
     def _recognise(self, data: str) -> None:
         kind = (_object(data) or {}).get("type")

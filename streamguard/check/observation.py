@@ -1,4 +1,4 @@
-"""One answer as it came, with the time of each part. Sans-I/O: every call has `now`, in monotonic seconds."""
+"""One answer as it came, with the time of each part. Sans-I/O: every call has `now`, in seconds of one clock."""
 
 from __future__ import annotations
 

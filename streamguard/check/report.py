@@ -157,8 +157,7 @@ def _table(evidence: Evidence) -> Table:
 
 def _end(run: Observation) -> str:
     end = run.end
-    if end is None:
-        return "none"
+    assert end is not None  # it is a stream that is over
     how = "clean" if run.clean else f"cut: {run.why}"
     said = str(end.receipt) if end.receipt is not None else "end marker" if end.marker else "no end marker"
     return f"{how}; {said}"
@@ -211,11 +210,11 @@ def _histogram(gaps: Sequence[float]) -> Table:
 @contextmanager
 def live(console: Console) -> Iterator[Callable[[str, Observation | None], None]]:
     """Shows the answer as it runs, on a terminal; what it answers is told of each stage. Gone when it is over."""
-    now: tuple[str, Observation | None] = ("", None)
+    now: tuple[str, Observation | None, float] = ("", None, 0.0)
 
     def stage(title: str, run: Observation | None) -> None:
         nonlocal now
-        now = (title, run)
+        now = (title, run, monotonic())
 
     if not console.is_terminal:
         yield stage
@@ -224,13 +223,12 @@ def live(console: Console) -> Iterator[Callable[[str, Observation | None], None]
         yield stage
 
 
-def _running(title: str, run: Observation | None) -> Group:
+def _running(title: str, run: Observation | None, since: float) -> Group:
     lines = [Text(title, style="bold")]
     if run is not None:
-        age = monotonic() - run.began
         gaps = run.gaps
         figures = [
-            f"{age:6.1f} s",
+            f"{monotonic() - since:6.1f} s",
             "headers " + ("…" if run.head is None else f"{run.head:.2f} s"),
             "first token " + ("…" if run.first_token is None else f"{run.first_token:.2f} s"),
             f"{len(run.arrivals)} tokens, {len(run.bursts)} arrivals, {len(run.beats)} signs of life",

@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 from collections.abc import Awaitable, Callable
 from contextlib import aclosing
-from time import monotonic
 from typing import Final
 
 import anyio
@@ -29,6 +28,7 @@ _PATIENCE: Final = 5.0  # seconds for a request beside the stream's own
 _ALONE: Final = 3  # times that it is made when nothing runs; the quickest counts
 _BEHIND: Final = 1.0  # seconds for the small request, when the answer is over
 _LEFT: Final = 30.0  # seconds for which a left answer is watched, if it were to run longer than that
+_LONGER: Final = 1.3  # times what it would have taken to its end
 _LOOK: Final = 0.1  # seconds between two looks
 _MAX_PAGE: Final = 4 << 20
 
@@ -55,7 +55,7 @@ async def examine(
     """
     evidence.offered_http2 = transport.http2
     for number in range(plan.repeat):
-        run = Observation(monotonic(), plan.profile)
+        run = Observation(anyio.current_time(), plan.profile)
         evidence.runs.append(run)
         stage(f"answer {number + 1} of {plan.repeat}" if plan.repeat > 1 else "the answer", run)
         if number == 0:
@@ -69,7 +69,7 @@ async def examine(
                 run.refusal = str(exc)
     held = next((run for run in evidence.runs if run.coding != "identity" and lumps(run)), None)
     if held is not None:
-        evidence.plain = Observation(monotonic(), plan.profile)
+        evidence.plain = Observation(anyio.current_time(), plan.profile)
         stage("the answer without compression", evidence.plain)
         await _read(evidence.plain, evidence.request.without_compression(), transport, plan.limit)
     await _selftest(evidence, plan, transport, stage)
@@ -84,28 +84,28 @@ async def _read(
     """One answer to its end. Sets `came` with the first byte."""
 
     def leaving() -> None:
-        run.began = monotonic()
+        run.began = anyio.current_time()
 
     with anyio.move_on_after(limit) as scope:
         try:
             async with transport.ask(request, leaving) as incoming:
                 _opened(run, incoming, request)
                 async for piece in incoming.pieces():
-                    run.fed(monotonic(), piece)
+                    run.fed(anyio.current_time(), piece)
                     if came is not None:
                         came.set()
-            run.over(monotonic(), clean=True)
+            run.over(anyio.current_time(), clean=True)
         except Broken as exc:
-            run.over(monotonic(), clean=False, why=str(exc))
+            run.over(anyio.current_time(), clean=False, why=str(exc))
         except Silent:
-            run.over(monotonic(), clean=False, why=f"nothing came for {transport.silence:g} s", silent=True)
+            run.over(anyio.current_time(), clean=False, why=f"nothing came for {transport.silence:g} s", silent=True)
     if scope.cancelled_caught:
-        run.over(monotonic(), clean=False, why=f"it was left after {limit:g} s", left=True)
+        run.over(anyio.current_time(), clean=False, why=f"it was left after {limit:g} s", left=True)
 
 
 def _opened(run: Observation, incoming: Incoming, request: Request) -> None:
     asked = request.header("accept-encoding") or "identity"
-    run.opened(monotonic(), incoming.status, incoming.version, incoming.headers, asked)
+    run.opened(anyio.current_time(), incoming.status, incoming.version, incoming.headers, asked)
 
 
 async def _probed(evidence: Evidence, run: Observation, plan: Plan, transport: Transport) -> None:
@@ -116,10 +116,10 @@ async def _probed(evidence: Evidence, run: Observation, plan: Plan, transport: T
     async def beside() -> None:
         with anyio.move_on_after(_SETTLE):
             await came.wait()
-        probe.asked = monotonic() - run.began
+        probe.asked = anyio.current_time() - run.began
         evidence.probe = probe
         if await _answered(small, transport):
-            probe.answered = monotonic() - run.began
+            probe.answered = anyio.current_time() - run.began
 
     trouble: Unreachable | None = None
     async with anyio.create_task_group() as tasks:
@@ -129,17 +129,19 @@ async def _probed(evidence: Evidence, run: Observation, plan: Plan, transport: T
         except Unreachable as exc:  # raised below: a task group would wrap it in a group
             trouble = exc
             tasks.cancel_scope.cancel()
+        if not run.streamed:
+            tasks.cancel_scope.cancel()
         tasks.cancel_scope.deadline = anyio.current_time() + _BEHIND
     if trouble is not None:
         raise trouble
     if evidence.probe is None:
         return
-    probe.gave_up = monotonic() - run.began
+    probe.gave_up = anyio.current_time() - run.began
     if (probe.answered or probe.gave_up) - probe.asked >= WAIT:
         for _ in range(_ALONE):
-            began = monotonic()
+            began = anyio.current_time()
             if await _answered(small, transport):
-                probe.alone = min(monotonic() - began, probe.alone or _PATIENCE)
+                probe.alone = min(anyio.current_time() - began, probe.alone or _PATIENCE)
 
 
 async def _answered(request: Request, transport: Transport) -> bool:
@@ -160,7 +162,7 @@ async def _selftest(
     if address is None:
         evidence.untried = "the server names no stream that fails on purpose (guard.install has one; or --selftest)"
         return
-    test = evidence.selftest = Observation(monotonic())
+    test = evidence.selftest = Observation(anyio.current_time())
     stage("the stream that fails on purpose", test)
     request = evidence.request.beside(address)
     try:
@@ -186,13 +188,13 @@ async def _leave(evidence: Evidence, plan: Plan, transport: Transport) -> None:
     request = evidence.request
     leave = evidence.leave = Leave("", rest, 0.0)
     before = await _gauge(request, plan, transport)
-    run = Observation(monotonic(), plan.profile)
+    run = Observation(anyio.current_time(), plan.profile)
     try:
         async with transport.ask(request) as incoming:
             _opened(run, incoming, request)
             async with aclosing(incoming.pieces()) as pieces:
                 async for piece in pieces:
-                    run.fed(monotonic(), piece)
+                    run.fed(anyio.current_time(), piece)
                     if run.arrivals or not run.streamed:
                         break
             look = await _look(evidence, plan, transport, run, before, leave)
@@ -201,11 +203,11 @@ async def _leave(evidence: Evidence, plan: Plan, transport: Transport) -> None:
         return
     if look is None:
         return
-    gone = monotonic()
-    patience = min(max(2.0 * rest, 1.0), _LEFT)
-    while (waited := monotonic() - gone) < patience:
+    gone = anyio.current_time()
+    patience = min(max(_LONGER * rest, _SETTLE), _LEFT)
+    while (waited := anyio.current_time() - gone) < patience:
         if not await look():
-            leave.stopped = monotonic() - gone
+            leave.stopped = anyio.current_time() - gone
             return
         await anyio.sleep(_LOOK)
     leave.waited = waited

@@ -83,24 +83,19 @@ class Transport:
         Raises Unreachable, Broken, Silent.
         """
         async with self._client() as client:
-            headers = list(request.headers)
-
             async def trace(step: str, info: object) -> None:
                 if step == "connection.connect_tcp.started":  # before it httpx loads what it needs, the first time
                     leaving()
 
-            sent = client.build_request(request.method, request.url, headers=headers, content=request.content)
-            sent.extensions["trace"] = trace
-            for name in ("accept", "accept-encoding", "user-agent"):
-                if not any(name == given.lower() for given, _ in request.headers):
-                    sent.headers.pop(name, None)  # httpx has defaults of its own
             try:
+                sent = _made(client, request)
+                sent.extensions["trace"] = trace
                 response = await client.send(sent, stream=True, follow_redirects=self.follow)
-            except (httpx.ConnectError, httpx.ConnectTimeout) as exc:
+            except (httpx.ConnectError, httpx.ConnectTimeout, httpx.InvalidURL) as exc:
                 raise Unreachable(f"no connection to {request.url} ({_said(exc)})") from exc
             except httpx.ReadTimeout as exc:
                 raise Silent from exc
-            except httpx.TransportError as exc:
+            except httpx.RequestError as exc:
                 raise Broken(_said(exc)) from exc
             try:
                 named = {name.lower(): value for name, value in response.headers.items()}
@@ -114,6 +109,16 @@ class Transport:
             verify=self._context, http1=self.http != "2", http2=self.http == "2" or (self.http == "any" and self.http2),
             timeout=timeout,
         )  # fmt: skip
+
+
+def _made(client: httpx.AsyncClient, request: Request) -> httpx.Request:
+    """The request with its own headers and none of the library's, but what its connection and its body need."""
+    headers = [(name.encode(), value.encode()) for name, value in request.headers]
+    made = client.build_request(request.method, request.url, headers=headers, content=request.content)
+    for name in ("accept", "accept-encoding", "user-agent"):
+        if request.header(name) is None:
+            made.headers.pop(name, None)
+    return made
 
 
 def _said(exc: Exception) -> str:

@@ -90,8 +90,7 @@ async def _gzip(_: Request) -> AsyncIterator[bytes]:
 
 
 class Faulty:
-    """The application, and the books of the endpoint that does not stop. `layer` stands for whatever tears an answer of
-    `/short` short: each second one loses its last token, and still says that it is whole."""
+    """The application, and the books of the endpoint that does not stop."""
 
     def __init__(self) -> None:
         self.running = 0
@@ -100,6 +99,8 @@ class Faulty:
         self._app = Starlette(
             routes=[
                 Route("/guarded", guard.stream(self._guarded, dialect="openai")),
+                Route("/brief", guard.stream(self._brief, dialect="openai")),
+                self._route("/quick", lambda _: _chunks(*_WHOLE, pace=0)),
                 self._route("/whole", lambda _: _chunks(*_WHOLE)),
                 self._route("/unflushed", _unflushed),
                 self._route("/short", self._short),
@@ -133,7 +134,12 @@ class Faulty:
         async for token in _tokens():
             yield token
 
+    async def _brief(self, _: Request) -> AsyncIterator[str]:
+        async for token in _tokens(0):
+            yield token
+
     async def _short(self, _: Request) -> AsyncIterator[str]:
+        """Each second answer loses its last token, and still says that it is whole."""
         self._asked += 1
         for number in range(3 if self._asked % 2 else 2):
             yield chunk(f"t{number} ")

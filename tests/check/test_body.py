@@ -184,6 +184,17 @@ def test_a_promise_that_is_not_this_answers_is_no_reason_to_stumble(promise: tup
     assert end.api
 
 
+@pytest.mark.parametrize("data", [b'data: {"type": "TOOL_CALL_ARGS", "toolCallId": {}}\n\n', b'data: 1\n\n'])
+def test_events_of_a_strange_form_are_no_reason_to_stumble(data: bytes) -> None:
+    for dialect in ("native", "ui", "ag-ui", "openai", "anthropic"):
+        assert not read(data, {**SSE, **promised(dialect, "sse")})[1].whole
+
+
+def test_the_ai_sdks_header_names_its_stream() -> None:
+    body, end = read(b"data: [DONE]\n\n", {**SSE, "x-vercel-ai-ui-message-stream": "v1"})
+    assert (body.api, end.marker, end.whole) == ("AI SDK UI message stream", True, False)
+
+
 def test_an_event_above_its_bound_is_an_error() -> None:
     body = open_body(SSE)
     assert body is not None

@@ -120,6 +120,9 @@ CASES: dict[str, tuple[Callable[[], Evidence], list[str]]] = {
         lambda: evidence(seen((0.1, LUMP[: len(LUMP) // 2]), (1.2, LUMP[len(LUMP) // 2 :]))),
         ["held_back"],
     ),
+    "slow, and several tokens at once": (
+        lambda: evidence(seen((0.05, LUMP[: len(LUMP) // 2]), (0.09, LUMP[len(LUMP) // 2 :]), end=0.5)), [],
+    ),
     "made at once": (lambda: evidence(seen((0.1, LUMP), end=2.0)), []),
     "held back by compression": (
         lambda: evidence(gzipped(seen((1.2, LUMP))), plain=plain()), ["held_by_compression"],

@@ -53,6 +53,13 @@ def test_several_answers_have_a_median_and_a_range() -> None:
     assert "not answered" in shown
 
 
+def test_a_stream_of_nothing_has_no_times() -> None:
+    shown = re.sub(" +", " ", printed(evidence(seen(end=0.2))))
+    assert "to the first token -" in shown
+    assert "time between tokens" not in shown
+    assert "fault: missing_terminal" in shown
+
+
 def test_what_is_no_stream_is_shown_as_it_came() -> None:
     refused = evidence(seen((0.1, b'{"error": "[key]"}'), status=401))
     shown = printed(refused)
@@ -86,6 +93,7 @@ def test_an_answer_is_shown_while_it_runs_and_only_on_a_terminal() -> None:
     assert quiet.getvalue() == ""
     run = seen(*paced())
     with live(Console(file=loud, force_terminal=True, width=100)) as stage:
+        stage("the answer", seen())
         stage("the answer", run)
     assert "the answer" in loud.getvalue()
     assert "24 tokens" in loud.getvalue()
