@@ -9,7 +9,10 @@ from importlib import metadata, resources
 import streamguard
 
 # The only libraries whose absence may keep a module from being imported.
-EXTRAS = {"hypothesis", "fastapi", "httpx", "matplotlib", "pydantic", "redis", "rich", "starlette", "uvicorn"}
+EXTRAS = {
+    "aiohttp", "asgiref", "django", "hypothesis", "fastapi", "flask", "httpx", "matplotlib", "pydantic", "redis",
+    "rich", "starlette", "uvicorn",
+}  # fmt: skip
 
 imported, waiting = [], []
 for module in pkgutil.walk_packages(streamguard.__path__, "streamguard.", onerror=lambda name: None):

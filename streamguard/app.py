@@ -112,6 +112,10 @@ class StreamGuard(Draining):
     _swept: float = attrs.field(init=False, default=0.0)
     _lost: dict[str, anyio.Event] = attrs.field(init=False, factory=dict)  # what is being taken over just now
 
+    def request_of(self, scope: Any, receive: Any) -> Any:
+        """What `authorize` is given for an ASGI request: its scope. A framework's guard makes its own kind of it."""
+        return scope
+
     async def principal(self, request: Any, action: Action) -> str | None:
         """Who asks, or None if that one may not. Raises TypeError where `authorize` answers neither."""
         found = self.authorize(request, action)

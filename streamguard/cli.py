@@ -7,14 +7,14 @@ not need another's libraries. Results go to standard output, progress and proble
 from __future__ import annotations
 
 import argparse
-import math
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Final, NoReturn
+from typing import Final
 
 from streamguard.check import command as check_command
+from streamguard.options import count, refuse, seconds
 
 __all__ = ["main"]
 
@@ -102,9 +102,9 @@ def _parser() -> argparse.ArgumentParser:
         epilog=_DEMO_END,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    demo.add_argument("--requests", type=_count, metavar="N", help="answers in each cell (default: 100 or 300)")
+    demo.add_argument("--requests", type=count, metavar="N", help="answers in each cell (default: 100 or 300)")
     demo.add_argument(
-        "--delay", type=_seconds, metavar="SECONDS", help="how far the sender lags behind the model (default: 0.0025)"
+        "--delay", type=seconds, metavar="SECONDS", help="how far the sender lags behind the model (default: 0.0025)"
     )
     demo.add_argument("--seed", type=int, default=1, metavar="N", help="of token times and lengths (default: 1)")
     demo.add_argument("--resume", action="store_true", help="cut streams ten times and resume them, over each log")
@@ -231,29 +231,13 @@ def _version() -> str:
         return "(not installed)"
 
 
-def _count(text: str) -> int:
-    return int(text) if text.isascii() and text.isdigit() and int(text) > 0 else _refuse("a number from 1 up")
-
-
-def _seconds(text: str) -> float:
-    try:
-        seconds = float(text)
-    except ValueError:
-        _refuse("seconds, such as 0.0025")
-    return seconds if 0 <= seconds < math.inf else _refuse("seconds from 0 up")
-
-
 def _picture(text: str) -> Path:
     path = Path(text)
     if path.suffix not in (".svg", ".png"):
-        _refuse("a file name that ends in .svg or .png")
+        refuse("a file name that ends in .svg or .png")
     if not path.absolute().parent.is_dir():
-        _refuse("a file in a directory that exists")
+        refuse("a file in a directory that exists")
     return path
-
-
-def _refuse(needed: str) -> NoReturn:
-    raise argparse.ArgumentTypeError(f"{needed} is needed")
 
 
 if __name__ == "__main__":

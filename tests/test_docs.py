@@ -25,8 +25,10 @@ import pytest
 
 from streamguard import client
 from streamguard.core.errors import FailedStream
+from tests.adapters.aiohttp_serving import serving_aiohttp
 from tests.adapters.logged_apps import wait_until
 from tests.adapters.servers import serving
+from tests.adapters.wsgi_servers import serving_wsgi
 from tests.asking import http
 from tests.log.redis_server import redis_server
 from tests.upstream.engine import WHOLE, Engine
@@ -51,8 +53,9 @@ RUN = {
     "compressed_app.py", "compressed_reader.py",
     "granting_app.py", "granting_reader.py", "windowed_app.py",
     "converted_app.py", "events_app.py", "limited_reading.py", "resuming.py", "restarted.py",
+    "flask_app.py", "wsgi_app.py", "django_app.py",
     "deployed_app.py", "draining_app.py", "logged_app.py", "loaded_policy.py",
-    "model_server_app.py",
+    "model_server_app.py", "looking_app.py", "ruled_app.py", "outliving_app.py", "aiohttp_app.py", "socket_app.py",
 }  # fmt: skip
 
 
@@ -336,11 +339,85 @@ def _established(port: int) -> int:
     return sum(row[1].endswith(f":{port:04X}") and row[3] == "01" for row in rows)
 
 
+def test_the_middleware_looks_and_then_guards_as_the_page_says(tmp_path: Path) -> None:
+    with served(tmp_path, "looking_app.py") as url:
+        whole, cut = (http.get(f"{url}/story", params={"words": words}) for words in (3, 20))
+        found = http.get(f"{url}/streams-report").json()
+    assert whole.text.endswith("data: [DONE]\n\n")
+    assert "data: [DONE]" not in cut.text
+    assert found["endpoints"] == {"GET /story": {"streams": 2, "refused": 1}}
+    told = "a stream of GET /story would be refused a clean end: truncated: unproven_end: the stream ended without its"
+    assert told in (tmp_path / "stderr").read_text(encoding="utf-8")
+    turned = {"GuardMiddleware, report": 'GuardMiddleware, mode="guard", report'}
+    with served(tmp_path, "looking_app.py", **turned) as url:
+        with client.stream_sync("GET", f"{url}/story") as answer:
+            assert answer.read() == "word-0 word-1 word-2 "
+        with client.stream_sync("GET", f"{url}/story", params={"words": 20}) as answer, pytest.raises(FailedStream):
+            answer.read()
+
+
+def test_the_middlewares_rules_differ_by_path_as_the_page_says(tmp_path: Path) -> None:
+    with served(tmp_path, "ruled_app.py") as url:
+        assert ".complete" in http.get(f"{url}/ticks").text
+        assert http.get(f"{url}/alone").text.count(":") == 4
+        with pytest.raises(httpx.RemoteProtocolError):
+            http.get(f"{url}/strict")
+
+
+def test_what_streams_already_outlives_its_connection_as_the_page_says(tmp_path: Path) -> None:
+    last, data = "", ""
+    headers = {"accept": "text/event-stream"}
+    with served(tmp_path, "outliving_app.py") as url:
+        with http.stream("GET", f"{url}/story", headers=headers) as first:
+            for line in first.iter_lines():
+                last = line[4:] if line.startswith("id: ") else last
+                data += f"{line}\n" if line.startswith("data: ") else ""
+                if "word-2" in data:
+                    break
+        rest = http.get(f"{url}/streams", headers={**headers, "last-event-id": last}).text
+        assert http.get(f"{url}/ready").status_code == 200
+    found = re.findall(r"^data: (word-\d+)$", data + rest, re.MULTILINE)
+    assert found == [f"word-{number}" for number in range(20)]
+
+
 def test_a_session_and_a_span_are_open_for_the_whole_stream(tmp_path: Path) -> None:
     with served(tmp_path, "session_app.py") as url, client.stream_sync("GET", f"{url}/words") as answer:
         assert answer.read() == "word-0 word-1 word-2 "
     with served(tmp_path, "traced_app.py") as url, client.stream_sync("GET", f"{url}/traced") as answer:
         assert answer.read() == "0:generate 1:generate 2:generate "
+
+
+def test_the_handlers_of_aiohttp_stream(tmp_path: Path) -> None:
+    module: dict[str, Any] = {"__name__": "aiohttp_app"}
+    exec(BLOCKS["aiohttp_app.py"], module)
+    with serving_aiohttp(module["app"]) as server:
+        for path in ("chat", "lasting"):
+            with client.stream_sync("POST", f"{server.url}/{path}", json={"text": "word by word"}) as answer:
+                assert answer.read() == "word by word "
+
+
+def test_the_views_of_flask_and_a_function_of_the_environ_stream(tmp_path: Path) -> None:
+    for name, paths in ("flask_app.py", ("chat", "lasting")), ("wsgi_app.py", ("",)):
+        module: dict[str, Any] = {"__name__": name}
+        exec(BLOCKS[name], module)
+        with serving_wsgi("waitress", module["app"]) as url:
+            for path in paths:
+                with client.stream_sync("POST", f"{url}/{path}", json={"text": "word by word"}) as answer:
+                    assert "word by word" in answer.read()
+
+
+def test_the_views_of_django_stream(tmp_path: Path) -> None:
+    with served(tmp_path, "django_app.py") as url:
+        for path in ("chat", "lasting"):
+            with client.stream_sync("POST", f"{url}/{path}", json={"text": "word by word"}) as answer:
+                assert answer.read() == "word by word "
+def test_a_socket_has_a_whole_answer(tmp_path: Path) -> None:
+    reader = ROOT / "examples/websocket_reader.py"
+    with served(tmp_path, "socket_app.py") as url:
+        for path in ("chat", "lasting"):
+            command = [sys.executable, str(reader), f"{url}/{path}", "word", "by", "word"]
+            done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+            assert done.stdout.startswith("word by word \nCOMPLETE"), done.stderr
 
 
 def test_the_scripts_print_what_the_pages_say(tmp_path: Path) -> None:

@@ -11,7 +11,6 @@ of the dialects' readers. Where the stream is guarded it is verified too, whatev
 
 from __future__ import annotations
 
-import json
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import Any, Final
@@ -23,6 +22,7 @@ from streamguard.core.dialect import AgUi, Dialect, Ui
 from streamguard.core.dialect.base import DialectReader, Reading
 from streamguard.core.dialect.provider import PROFILES, ProviderStream
 from streamguard.core.errors import Failure, FrameTooLarge
+from streamguard.core.jsontext import object_in
 from streamguard.core.negotiate import Answer as Promise
 from streamguard.core.negotiate import parse_answer
 from streamguard.core.receipt import Receipt, Verdict
@@ -182,7 +182,7 @@ class _Events(StreamBody):
             self.api = _NAMES[self._provider.api]
             return reading.text
         self.api = "server-sent events"
-        payload = _object(data)
+        payload = object_in(data)
         self._lasting = name in _LAST or (payload is not None and _says_end(payload))
         if self._provider.ended or self._provider.error is not None or self._lasting:
             return ""
@@ -198,7 +198,7 @@ class _Events(StreamBody):
         return _text_of(self._reader.read(name, data)) if self._reader is not None else ""
 
     def _recognise(self, data: str) -> None:
-        kind = (_object(data) or {}).get("type")
+        kind = (object_in(data) or {}).get("type")
         if isinstance(kind, str) and kind.startswith(_AG_UI_FIRST):
             self._is(AgUi())
         elif kind in _UI_FIRST:
@@ -252,7 +252,7 @@ class _Lines(StreamBody):
         for line in lines:
             if not line.strip():
                 news.beats += 1
-            elif (payload := _object(line.decode("utf-8", "replace"))) is not None:
+            elif (payload := object_in(line.decode("utf-8", "replace"))) is not None:
                 self._line(payload, news)
             else:
                 news.texts.append("")
@@ -302,14 +302,6 @@ def open_body(headers: Mapping[str, str], profile: str = "openai") -> StreamBody
     if wire.name == "ndjson":
         return _Lines(promise)
     return _Text(wire.name, promise)
-
-
-def _object(text: str) -> Mapping[str, Any] | None:
-    try:
-        value = json.loads(text)
-    except (ValueError, RecursionError):
-        return None
-    return value if isinstance(value, dict) else None
 
 
 def _says_end(payload: Mapping[str, Any]) -> bool:

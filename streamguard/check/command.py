@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import argparse
-import math
-from typing import Final, NoReturn, Protocol
+from typing import Final, Protocol
 
 from streamguard.check.request import Request, request_from
 from streamguard.core.dialect.provider import PROFILES
+from streamguard.options import count, seconds_above_zero
 
 __all__ = ["Commands", "add_options", "asked"]
 
@@ -70,13 +70,13 @@ def add_options(commands: Commands) -> None:
     http.add_argument(
         "--http2-prior-knowledge", dest="http", action="store_const", const="2", help="HTTP/2 without asking first"
     )
-    add("--repeat", type=_count, default=1, metavar="N", help="ask N times, one after the other (default: 1)")
+    add("--repeat", type=count, default=1, metavar="N", help="ask N times, one after the other (default: 1)")
     add("--leave", action="store_true", help="leave one more answer early, and see whether the server stops")
     add("--profile", choices=PROFILES, default="openai", help="the server, where it departs from its API")
     add("--selftest", metavar="URL", help="a stream that fails on purpose (default: the server's own, if it names one)")
     add("--gauge", metavar="URL[#NAME]", help="a page that counts what runs, for --leave (default: /metrics)")
-    add("--timeout", type=_seconds, default=130.0, metavar="SECONDS", help="of silence, then it is given up (130)")
-    add("--max-time", type=_seconds, metavar="SECONDS", help="for each answer (default: as long as it takes)")
+    add("--timeout", type=seconds_above_zero, default=130.0, metavar="SECONDS", help="of silence that ends it (130)")
+    add("--max-time", type=seconds_above_zero, metavar="SECONDS", help="for each answer (default: as long as it takes)")
     add("--json", action="store_true", help="print one JSON object")
     check.set_defaults(http="any")
 
@@ -84,19 +84,3 @@ def add_options(commands: Commands) -> None:
 def asked(options: argparse.Namespace) -> Request:
     """The request that the options name. Raises ValueError, OSError."""
     return request_from(options.url, method=options.request, headers=options.header, data=options.data)
-
-
-def _count(text: str) -> int:
-    return int(text) if text.isascii() and text.isdigit() and int(text) > 0 else _refuse("a number from 1 up")
-
-
-def _seconds(text: str) -> float:
-    try:
-        seconds = float(text)
-    except ValueError:
-        _refuse("seconds, such as 30")
-    return seconds if 0 < seconds < math.inf else _refuse("seconds above 0")
-
-
-def _refuse(needed: str) -> NoReturn:
-    raise argparse.ArgumentTypeError(f"{needed} is needed")

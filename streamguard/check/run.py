@@ -7,7 +7,6 @@ stream that fails on purpose, where the server has one; then, if asked to, one a
 
 from __future__ import annotations
 
-import json
 from collections.abc import Awaitable, Callable
 from contextlib import aclosing
 from typing import Final
@@ -20,6 +19,7 @@ from streamguard.check.metrics import GAUGES, running
 from streamguard.check.observation import Observation
 from streamguard.check.request import Request
 from streamguard.check.transport import Broken, Incoming, Silent, Transport, Unreachable
+from streamguard.core.jsontext import object_in
 
 __all__ = ["Plan", "examine"]
 
@@ -223,7 +223,7 @@ async def _look(
 
         async def generated() -> bool:
             page = await _page(status, transport)
-            return page is not None and bool(_fields(page).get("generated"))
+            return page is not None and bool((object_in(page) or {}).get("generated"))
 
         if await generated():
             leave.by = "by the stream's own status"
@@ -265,11 +265,3 @@ async def _page(request: Request, transport: Transport) -> str | None:
                 return body.decode("utf-8", "replace") if incoming.status == 200 else None
     except (Unreachable, Broken, Silent, TimeoutError):
         return None
-
-
-def _fields(page: str) -> dict[str, object]:
-    try:
-        value = json.loads(page)
-    except (ValueError, RecursionError):
-        return {}
-    return value if isinstance(value, dict) else {}

@@ -20,7 +20,7 @@ from streamguard.runtime.connection import Connection, Lost
 from streamguard.runtime.sink import Stage
 from streamguard.runtime.timing import Timing
 
-__all__ = ["GONE", "SHUTDOWN", "SHUTDOWN_LIMIT", "SLOW", "Ending", "Why", "lost"]
+__all__ = ["GONE", "SHUTDOWN", "SHUTDOWN_LIMIT", "SLOW", "Ending", "Why", "log_end", "lost"]
 
 logger = logging.getLogger("streamguard")
 
@@ -136,7 +136,8 @@ class Ending(Generic[T]):
         self._tell()
         if self.unsent:
             last = self.unsent + last
-        await line.send(last)
+        if last:
+            await line.send(last)
 
     def _tell_parted(self, failure: Failure) -> None:
         """What ended is a connection of a stream that lives on in its log, or this process's part in it. A reader that
@@ -181,16 +182,21 @@ class Ending(Generic[T]):
         if self.part and stage.status is None and exc is None:
             self._tell_parted(failure)
             return
-        unexpected = exc is not None and not isinstance(exc, (SourceFailed, LocalProtocolError))
         early = exc is not None and not stage.items and not self._timing.peek and not self.part
-        logger.log(
-            logging.ERROR if unexpected else logging.WARNING,
-            "stream %s ended as %s after %d items: %s: %s%s",
-            one_line(self._name),
-            status,
-            stage.items,
-            one_line(failure.code),
-            one_line(failure.message),
-            _EARLY if early else "",
-            exc_info=exc if unexpected else None,
-        )
+        log_end(self._name, status, failure, exc, stage.items, early=early)
+
+
+def log_end(name: str, status: str, failure: Failure, exc: Exception | None, items: int, *, early: bool) -> None:
+    """The line of a stream that did not complete, of whose source `exc` came. `early`: before its first item."""
+    unexpected = exc is not None and not isinstance(exc, (SourceFailed, LocalProtocolError))
+    logger.log(
+        logging.ERROR if unexpected else logging.WARNING,
+        "stream %s ended as %s after %d items: %s: %s%s",
+        one_line(name),
+        status,
+        items,
+        one_line(failure.code),
+        one_line(failure.message),
+        _EARLY if early else "",
+        exc_info=exc if unexpected else None,
+    )

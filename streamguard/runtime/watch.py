@@ -92,6 +92,15 @@ class ClockWatch(Generic[T]):
             self._line.look_from(now)
             self.rearm.set()
 
+    async def beside(self, turn: Awaitable[bool], now: float) -> bool:
+        """The driver gives the loop a `turn`, as it is also parked in a source that waits: for one that never does
+        there is no other time at which a sign of life, or what a policy holds, could leave."""
+        self.parked = now
+        changed = await turn
+        self.parked = None
+        await self._line.settled()
+        return changed
+
     def closing(self) -> float:
         """The driver closes the source from now on: a clean-up that does not stop either is abandoned."""
         self.parked = now = self._clock()

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from streamguard.core.dialect.provider import PROFILES, ProviderReader, ProviderStream
+from streamguard.core.dialect.provider import PROFILES, ProviderReader, ProviderStream, settled
 from streamguard.core.errors import Failure
 from streamguard.core.items import Event
 from streamguard.core.receipt import AnswerFrame
@@ -293,3 +293,26 @@ def test_the_item_of_a_chunk_is_its_json_whichever_way_it_was_read() -> None:
         frame = AnswerFrame(0, None, data.encode(), reading.text, reading.item, reading.texts)
         assert frame.item == chunk(text)
         assert (frame.text, frame.texts) == (text, {0: text} if text else {})
+
+
+@pytest.mark.parametrize(
+    ("events", "rule"),
+    [
+        ([chunk("a")], "provider"),
+        ([completion("a")], "provider"),
+        ([{"object": "text_completion", "choices": [{"text": "a"}]}], "provider"),
+        ([{"type": "message_start"}], "provider"),
+        ([{"type": "response.created"}], "provider"),
+        ([{"token": "a"}, "[DONE]"], "provider"),
+        ([{"token": "a"}], "asgi"),
+        ([{"token": "a"}, "[DONE]", {"token": "b"}], "asgi"),
+        ([{"choices": ["tea", "coffee"]}], "asgi"),
+        ([{"choices": [{"label": "tea"}]}], "asgi"),
+        ([], "asgi"),
+    ],
+    ids=str,
+)
+def test_an_end_is_asked_for_where_the_api_is_known(events: list[Any], rule: str) -> None:
+    stream, _, _ = observed(*events)
+    assert settled("known", stream) == rule
+    assert settled("endless", stream) == "endless"
