@@ -182,7 +182,7 @@ def _check(options: argparse.Namespace) -> int:
         from streamguard.check.diagnosis import diagnose
         from streamguard.check.evidence import Evidence
         from streamguard.check.run import Plan, examine
-        from streamguard.check.transport import Transport, Unreachable
+        from streamguard.check.transport import Transport
     except ModuleNotFoundError as exc:
         return _missing(exc, "check")
     try:
@@ -195,11 +195,8 @@ def _check(options: argparse.Namespace) -> int:
     plan = Plan(
         options.repeat, options.leave, options.profile, options.max_time, selftest=options.selftest, gauge=options.gauge
     )
-    try:
-        with report.live(Console(stderr=True)) as stage:
-            anyio.run(examine, evidence, plan, transport, stage)
-    except Unreachable as exc:
-        return _problem(str(exc), FAILED)
+    with report.live(Console(stderr=True)) as stage:
+        anyio.run(examine, evidence, plan, transport, stage)
     findings = diagnose(evidence)
     if options.json:
         print(report.as_json(evidence, findings))

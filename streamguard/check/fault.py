@@ -8,6 +8,7 @@ from typing import Final, Generic, Literal, TypeVar
 import attrs
 
 from streamguard.check.evidence import Evidence
+from streamguard.core.arguments import one_line
 
 __all__ = ["PAGES", "Fault", "Finding", "Severity", "Words"]
 
@@ -41,7 +42,8 @@ class Fault(Generic[T]):
 
     def found(self, words: str, evidence: Evidence) -> Finding:
         setting, page = (part if isinstance(part, str) else part(evidence) for part in (self.setting, self.page))
-        return Finding(self.code, self.severity, words[:1].upper() + words[1:] + ".", setting, page)
+        said = one_line(words)  # which may hold what a server said
+        return Finding(self.code, self.severity, said[:1].upper() + said[1:] + ".", setting, page)
 
 
 PAGES: Final = {

@@ -19,9 +19,11 @@ from rich.text import Text
 from streamguard.check.evidence import Evidence, Probe
 from streamguard.check.fault import Finding
 from streamguard.check.observation import BUCKETS, Observation, histogram
+from streamguard.core.arguments import one_line
 
 __all__ = ["as_json", "live", "outcome", "print_report"]
 
+_SAID: Final = 500  # characters of an answer that is no stream
 _BAR: Final = 30  # characters of a histogram's longest row
 _COLOUR: Final = {"fault": "bold red", "warning": "yellow", "note": "dim"}
 _SHOWN_HEADERS: Final = (
@@ -108,10 +110,11 @@ def print_report(evidence: Evidence, findings: Sequence[Finding], console: Conso
         _print_finding(finding, console)
     if outcome(evidence, findings) == "no stream":
         said = next((run.said for run in evidence.runs if run.said), b"").decode("utf-8", "replace").strip()
-        words = f"\nThere was no stream to check: {evidence.nothing}."
+        words = f"There was no stream to check: {one_line(evidence.nothing)}."
+        console.print()
         console.print(words, markup=False, highlight=False, soft_wrap=True)
-        if said:
-            console.print(said[:500], markup=False, highlight=False, style="dim", soft_wrap=True)
+        for line in said[:_SAID].split("\n") if said else ():
+            console.print(one_line(line.rstrip()), markup=False, highlight=False, style="dim", soft_wrap=True)
         return
     count = sum(finding.severity == "fault" for finding in findings)
     good = "[green]In order.[/green]"
@@ -134,7 +137,7 @@ def _table(evidence: Evidence) -> Table:
     table.add_column(overflow="fold")
 
     def row(name: str, value: str) -> None:
-        table.add_row(name, escape(value))
+        table.add_row(name, escape(one_line(value)))
 
     row("answer", f"{first.status}, {first.version}, {first.api}" + (", guarded" if first.guarded else ""))
     row("headers", "; ".join(f"{name}: {first.headers[name]}" for name in _SHOWN_HEADERS[:-1] if name in first.headers))

@@ -49,10 +49,7 @@ class Plan:
 async def examine(
     evidence: Evidence, plan: Plan, transport: Transport, stage: Callable[[str, Observation | None], object]
 ) -> None:
-    """Do all of it. `stage` is told what is done now, and the answer that is being read.
-
-    Raises Unreachable if there is no connection at all.
-    """
+    """Do all of it. `stage` is told what is done now, and the answer that is being read."""
     evidence.offered_http2 = transport.http2
     for number in range(plan.repeat):
         run = Observation(anyio.current_time(), plan.profile)
@@ -63,10 +60,7 @@ async def examine(
             if not run.streamed:
                 return
         else:
-            try:
-                await _read(run, evidence.request, transport, plan.limit)
-            except Unreachable as exc:
-                run.refusal = str(exc)
+            await _read(run, evidence.request, transport, plan.limit)
     held = next((run for run in evidence.runs if run.coding != "identity" and lumps(run)), None)
     if held is not None:
         evidence.plain = Observation(anyio.current_time(), plan.profile)
@@ -95,6 +89,8 @@ async def _read(
                     if came is not None:
                         came.set()
             run.over(anyio.current_time(), clean=True)
+        except Unreachable as exc:
+            run.refusal = str(exc)
         except Broken as exc:
             run.over(anyio.current_time(), clean=False, why=str(exc))
         except Silent:
@@ -121,19 +117,12 @@ async def _probed(evidence: Evidence, run: Observation, plan: Plan, transport: T
         if await _answered(small, transport):
             probe.answered = anyio.current_time() - run.began
 
-    trouble: Unreachable | None = None
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(beside)
-        try:
-            await _read(run, evidence.request, transport, plan.limit, came)
-        except Unreachable as exc:  # raised below: a task group would wrap it in a group
-            trouble = exc
-            tasks.cancel_scope.cancel()
+        await _read(run, evidence.request, transport, plan.limit, came)
         if not run.streamed:
             tasks.cancel_scope.cancel()
         tasks.cancel_scope.deadline = anyio.current_time() + _BEHIND
-    if trouble is not None:
-        raise trouble
     if evidence.probe is None:
         return
     probe.gave_up = anyio.current_time() - run.began
@@ -165,12 +154,9 @@ async def _selftest(
     test = evidence.selftest = Observation(anyio.current_time())
     stage("the stream that fails on purpose", test)
     request = evidence.request.beside(address)
-    try:
-        await _read(test, request, transport, plan.limit or transport.silence)
-    except Unreachable as exc:
-        evidence.untried = str(exc)
+    await _read(test, request, transport, plan.limit or transport.silence)
     if not test.streamed:
-        evidence.untried = evidence.untried or f"{request.url}: {test.refusal or test.why}"
+        evidence.untried = f"{request.url}: {test.refusal or test.why}"
 
 
 def _home(request: Request, run: Observation) -> str | None:

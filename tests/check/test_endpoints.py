@@ -119,10 +119,11 @@ def test_what_is_no_stream_is_said_to_be_none(
 
 
 def test_no_connection_is_no_result(capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["check", "http://127.0.0.1:1/", "--json"]) == cli.FAILED
-    shown = capsys.readouterr()
-    assert shown.out == ""
-    assert "no connection to http://127.0.0.1:1/" in shown.err
+    code, found = checked(capsys, "http://127.0.0.1:1/")
+    assert (code, found["verdict"]) == (cli.FAILED, "no stream")
+    assert found["why"].startswith("no connection to http://127.0.0.1:1/")
+    assert cli.main(["check", "http://127.0.0.1:1/"]) == cli.FAILED
+    assert "no connection to http://127.0.0.1:1/" in capsys.readouterr().out
 
 
 def test_an_answer_that_takes_too_long_is_left(server: Server, capsys: pytest.CaptureFixture[str]) -> None:

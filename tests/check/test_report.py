@@ -75,6 +75,20 @@ def test_an_answer_that_stopped_before_its_head_is_a_fault_that_is_told() -> Non
     assert "1 fault." in shown
 
 
+def test_what_a_server_says_moves_no_cursor() -> None:
+    trick = "\x1b[2J\x07"
+    headers = {**SSE, "server": trick}
+    for found in (
+        evidence(seen((0.1, f"oops {trick}\nsecond\r\n".encode()), status=500, headers=headers)),
+        evidence(seen((0.1, f'data: {{"error": {{"message": "{trick}"}}}}\n\n'.encode()), headers=headers)),
+        evidence(seen(clean=False, why=trick, headers=headers)),
+        evidence(seen(headers={**headers, "content-type": trick})),
+    ):
+        shown = printed(found)
+        assert "\x1b" not in shown
+        assert "\\x1b[2J" in shown
+
+
 def test_json_has_all_of_it() -> None:
     found = evidence(seen(*paced()), selftest=seen((0.1, END)), plain=seen(*paced()), leave=Leave("g", 1.0, 2.0, 0.1))
     fields = json.loads(as_json(found, diagnose(found)))
