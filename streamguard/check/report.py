@@ -234,9 +234,10 @@ def _running(title: str, run: Observation | None, since: float) -> Group:
             f"{monotonic() - since:6.1f} s",
             "headers " + ("…" if run.head is None else f"{run.head:.2f} s"),
             "first token " + ("…" if run.first_token is None else f"{run.first_token:.2f} s"),
-            f"{len(run.arrivals)} tokens, {len(run.bursts)} arrivals, {len(run.beats)} signs of life",
         ]
         lines.append(Text("   ".join(figures)))
+        came = f"{len(run.arrivals)} tokens, {len(run.bursts)} arrivals, {len(run.beats)} signs of life"
+        lines.append(Text(f"           {came}"))
         if gaps:
             return Group(*lines, _histogram(gaps))
     return Group(*lines)
