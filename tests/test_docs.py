@@ -10,6 +10,7 @@ import contextlib
 import json
 import os
 import re
+import shutil
 import signal
 import socket
 import subprocess
@@ -47,7 +48,7 @@ RUN = {
     "chat_app.py", "relay_app.py", "failing_app.py", "early_app.py", "own_server.py", "by_hand.py", "reading.py",
     "metered_app.py", "patient_app.py", "limited_server.py", "thread_app.py", "push_app.py", "queue_source.py",
     "cut_test.py", "disconnect_test.py", "contract_test.py", "decoders_test.py",
-    "surviving_app.py", "protected_app.py", "shared_app.py",
+    "surviving_app.py", "protected_app.py", "coming_back.py", "shared_app.py",
     "lasting_app.py", "cut_and_back.py", "surviving_reader.py", "saved_app.py", "filed_app.py", "redis_app.py",
     "taken_app.py", "reloaded_app.py", "ai_sdk_app.py", "completing_app.py",
     "compressed_app.py", "compressed_reader.py",
@@ -292,7 +293,16 @@ def test_a_user_who_has_all_of_its_streams_is_told_to_come_back(tmp_path: Path) 
                 assert json.loads(again.read())["code"] == "full"
             with http.stream("GET", f"{url}/story", headers=bob) as other:
                 assert other.status_code == 200
-        assert int(again.headers["retry-after"]) in (2, 3, 4)
+            assert int(again.headers["retry-after"]) in (2, 3, 4)
+            told = "print(2 <= error.retry_after <= 4, flush=True); time.sleep(0.01)"
+            script = BLOCKS["coming_back.py"].replace("time.sleep(error.retry_after)", told)
+            command = [sys.executable, "-c", script, f"{url}/story?words=1"]
+            with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as coming:
+                assert coming.stdout is not None
+                assert coming.stdout.readline() == "True\n"
+                first.close()
+                assert re.fullmatch(r"(True\n)*word 0 \n", coming.stdout.read())
+            assert coming.returncode == 0
 
 
 def test_a_guard_and_a_plain_endpoint_share_their_limits(tmp_path: Path) -> None:
@@ -532,6 +542,17 @@ def test_a_stream_whose_process_is_told_to_go_is_gone_on_with_by_the_next_one(tm
     text += "".join(re.findall(r'^data: "(.*)"$', there.text, re.MULTILINE))
     assert text == "".join(f"{number} " for number in range(60))
     assert '"status":"complete"' in there.text
+
+
+@pytest.mark.skipif(shutil.which("haproxy") is None, reason="needs HAProxy")
+def test_haproxy_takes_the_configuration_of_the_deploy_page(tmp_path: Path) -> None:
+    page = (ROOT / "docs/how-to/deploy-without-cutting-answers.md").read_text(encoding="utf-8")
+    (text,) = re.findall(r"^```haproxy\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
+    (tmp_path / "haproxy.cfg").write_text(text, encoding="utf-8")
+    command = ["haproxy", "-c", "-f", str(tmp_path / "haproxy.cfg")]
+    found = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert found.returncode == 0, found.stderr
+    assert "WARNING" not in found.stderr
 
 
 def test_a_process_that_was_asked_to_drain_says_so_refuses_new_streams_and_serves_those_that_run(

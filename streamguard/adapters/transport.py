@@ -217,9 +217,14 @@ def say_who_drops(reached: bool) -> None:
     """Once a process and kind of server: what happens to a reader that does not read. No warning, since nothing has
     happened yet, and whether the system was told to drop such readers cannot be seen from here."""
     if reached:
-        logger.info("a reader that takes nothing is dropped: this server's transport can be reached (%s)", _PAGE)
+        told = "readers that take nothing will be dropped after Timing(write=…), on this kind of server (%s)"
+        logger.info(told, _PAGE)
     else:
-        logger.info("a reader that takes nothing is dropped by the system, if TCP_USER_TIMEOUT is set (%s)", _PAGE)
+        logger.info(
+            "readers that take nothing will be dropped by the system, if TCP_USER_TIMEOUT is set: this kind of server "
+            "does not let an application do it (%s)",
+            _PAGE,
+        )
 
 
 @functools.cache

@@ -48,19 +48,21 @@ class _BlockingHandOver(HandOver):
         self._woken.acquire()
         self._sleep_until_woken = self._woken.acquire
         self._interrupted = False
+        self._timed = False  # whether the consumer waits by a timer of its own
         self._seen = -1
 
     def next(self, timeout: float | None) -> Item:
         """What `take` gives, and raises; Quiet after so many seconds, or, with None, from LOOK to twice that."""
         while not self._queue:
             self._behind = None
-            self._idle = True
+            self._timed = timeout is not None
+            self.idle = True
             if self._queue:
-                self._idle = False
+                self.idle = False
                 break
             sleep = self._sleep_until_woken
             if not (sleep() if timeout is None else sleep(True, max(timeout, 0.0))) or self._interrupted:
-                self._idle = self._interrupted = False
+                self.idle = self._interrupted = False
                 raise Quiet
         return self._pop()
 
@@ -73,11 +75,11 @@ class _BlockingHandOver(HandOver):
         """Interrupt a consumer that nothing came for since the last tick."""
         if self._put != self._seen:
             self._seen = self._put
-        elif self._idle:
+        elif self.idle and not self._timed:
             self.interrupt()
 
     def _wake(self) -> None:
-        self._idle = False
+        self.idle = False
         try:
             self._woken.release()
         except RuntimeError:

@@ -311,20 +311,16 @@ class DirectDriver(Generic[T]):
                     line.torn = True
                     raise
                 now = clock()  # the write may have waited, and that is not the source's silence
-            if timed:
-                due = deadline()
-                if due is not None and due < watch.armed:
-                    watch.armed = due
-                    watch.rearm.set()
+            if timed and (due := deadline()) is not None and due < watch.armed:
+                watch.armed = due
+                watch.rearm.set()
             if now > slice_end:
                 late = now - slice_end
                 slice_end = now + SLICE
                 if pressure is not None and pressure.look(now):
                     return True
                 if ran[0] is mark and turns.due(late):
-                    if watch.late and watch.before_parking():
-                        return False
-                    if await watch.beside(turns.give(late), now):
+                    if await watch.beside(turns, late, now):
                         return True
                     slice_end = (now := clock()) + SLICE
             ran[0] = mark

@@ -9,6 +9,7 @@ that was not ended is aborted.
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from typing import Any, Final, Generic, TypeVar
 
 import anyio
@@ -66,6 +67,7 @@ class Ending(Generic[T]):
         self._name = name
         # Of a stream in a log: whether this is its `producer` or a `reader`; empty for any other.
         self.part: str = getattr(stage, "part", "")
+        self._over: Callable[[], bool | None] = getattr(stage, "over", lambda: None)
 
     def begin(self) -> None:
         """The source is over, or told to be: from now on `why` is settled."""
@@ -142,16 +144,23 @@ class Ending(Generic[T]):
     def _tell_parted(self, failure: Failure) -> None:
         """What ended is a connection of a stream that lives on in its log, or this process's part in it. A reader that
         was dropped is a warning, as it is where its stream ends with it; one that left by itself is none."""
+        what = "a reader is not served any more," if self.part == "reader" else "this process lets go of it"
         dropped = failure.code in _DROPPED and failure is not GONE.failure
         logger.log(
             logging.WARNING if dropped else logging.INFO,
-            "stream %s goes on: %s after %d items: %s: %s",
+            "stream %s %s: %s after %d items: %s: %s",
             one_line(self._name),
-            "a reader is not served any more," if self.part == "reader" else "it is let go of",
+            "goes on" if self.part == "producer" else "is over" if self._stage.status is not None else self._lives(),
+            what,
             self._stage.items,
             one_line(failure.code),
             one_line(failure.message),
         )
+
+    def _lives(self) -> str:
+        """How the stream stands whose reader is not served any more, as far as this process knows."""
+        over = self._over()
+        return "lives in its log" if over is None else "is over" if over else "goes on"
 
     def _tell_dropped(self) -> None:
         """The reader of a stream that was written to its end took nothing of what its transport holds."""

@@ -231,13 +231,20 @@ class Producer:
         self._clock = timing.clock
         quiet = attrs.evolve(timing, heartbeat=None, write=None, peek=0.0, linger=0.0)
         stage = LoggedStage(policy, encoder, fields=self.sink.takes_fields)
+        told: OnEnd | None = None if on_end is None else lambda outcome: on_end(self._own(outcome))
         self._driver: DirectDriver[list[Any]] = DirectDriver(
-            source, stage, self.sink, quiet, on_end=on_end, request_id=request_id
+            source, stage, self.sink, quiet, on_end=told, request_id=request_id
         )
 
     @property
     def outcome(self) -> Outcome | None:
-        return self._driver.outcome
+        outcome = self._driver.outcome
+        return None if outcome is None else self._own(outcome)
+
+    @property
+    def sealed(self) -> bool:
+        """Whether the log has an end of ours."""
+        return self.sink.tail.status is not None
 
     @property
     def exception(self) -> Exception | None:
@@ -274,8 +281,12 @@ class Producer:
                     begin(None)  # before the group is closed, and while the lease is let go of
                 tasks.cancel_scope.cancel()
         finally:
-            if self.sink.tail.status is None:
+            if not self.sealed:
                 await let_go(self.sink.log, self.lease)
+
+    def _own(self, outcome: Outcome) -> Outcome:
+        """The Outcome, which is that of this process's part only where the log has no end of ours."""
+        return attrs.evolve(outcome, let_go=not self.sealed)
 
     async def _tended(self, task: Callable[[], Awaitable[None]]) -> None:
         """One that ends with a refusal of the log says that the stream is not ours any more."""

@@ -212,7 +212,7 @@ class Runs:
                 if slot is not None:
                     slot.release()
                 if over is not None:
-                    over(run.sid, producer.sink.tail.status is not None)
+                    over(run.sid, producer.sealed)
 
         self.background.start(tracked, f"streamguard stream {run.sid[:8]}")
         return run
