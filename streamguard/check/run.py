@@ -169,7 +169,7 @@ def _home(request: Request, run: Observation) -> str | None:
 
 async def _leave(evidence: Evidence, plan: Plan, transport: Transport) -> None:
     """Go after the first token, and see whether the server stops."""
-    whole = evidence.runs[-1]
+    whole = evidence.streams[-1]
     rest = (whole.ended or 0.0) - (whole.first_token or whole.head or 0.0)
     request = evidence.request
     leave = evidence.leave = Leave("", rest, 0.0)

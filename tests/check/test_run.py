@@ -239,6 +239,11 @@ def test_where_nothing_tells_it_says_so(metrics: object, why: str) -> None:
     assert leave.why_not.startswith(why)
 
 
+def test_how_long_it_would_have_gone_on_is_known_from_an_answer_that_came() -> None:
+    metrics = (gauge(0), gauge(1), gauge(0))
+    assert left(Script(chat=(Said(SLOW), Said(status=503), Said(SLOW)), metrics=metrics), repeat=2).rest == 3.5
+
+
 def test_an_answer_that_does_not_come_cannot_be_left() -> None:
     assert "(reset)" in left(Script(chat=(Said(), Broken("reset")))).why_not
 
