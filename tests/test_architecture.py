@@ -32,6 +32,8 @@ LAYERS = {
     "upstream": ("core", "runtime.closing", "runtime.source", "runtime.takeover", "upstream"),
     "client": ("core", "client"),
     "browser": (),  # JavaScript
+    "check": ("core", "client.body", "client.head", "options", "check"),
+    "options": (),
     "adapters": ("core", "log.base", "observe.hooks", "runtime", "app", "upstream", "browser", "adapters"),
     "proxy": ("core", "log.base", "observe.hooks", "runtime", "app", "upstream", "adapters.asgi"),
     "testing": (ANY,),
@@ -44,7 +46,7 @@ LAYERS = {
 CORE_LAYERS = (
     ("arguments", "errors", "items", "cursor", "states", "jsontext", "frame", "receipt", "negotiate", "compress"),
     ("wire", "dialect"),
-    ("flush", "adaptive", "flush_stage", "framing", "guard"),
+    ("flush", "adaptive", "flush_stage", "item_stage", "framing", "guard"),
     ("exchange", "check", "terminal", "rejoin", "credit", "window"),
     ("pipeline", "verify"),
 )
@@ -55,16 +57,26 @@ OUTSIDE = {"core": BASE, "log.base": BASE, "observe.hooks": BASE, "": BASE | {"a
 
 # Every other library has one home; nothing but a package's own face, or the one named here, imports that home.
 HOMES = {
+    "aiohttp": "adapters.aiohttp",
     "starlette": "adapters.starlette",
     "fastapi": "adapters.fastapi",
+    "flask": "adapters.flask",
+    "django": "adapters.django",
+    "asgiref": "adapters.django",
     "httpx": "client.httpx",
     "redis": "log.redis_link",
+    "rich": "check.report",
 }
 MAY_IMPORT_HOME = {
     ("adapters.fastapi", "adapters.starlette"),  # FastAPI is Starlette
     ("adapters.starlette_responses", "adapters.starlette"),  # the other half of one home
-    ("client.exchange", "client.httpx"),  # likewise
+    ("adapters.django_responses", "adapters.django"),  # likewise
+    ("adapters.starlette_websocket", "adapters.starlette"),  # likewise
+    ("adapters.aiohttp_bridge", "adapters.aiohttp"),
+    ("adapters.aiohttp_websocket", "adapters.aiohttp"),
+    ("client.exchange", "client.httpx"),
     ("upstream.server", "client.httpx"),  # the same library, to ask others with
+    ("check.transport", "client.httpx"),  # and to ask as an ordinary client does
     *((f"log.{name}", "log.redis_link") for name in _REDIS),
 }
 LAB = ("testing", "demo", "cli")  # the demo runs servers and clients of every kind

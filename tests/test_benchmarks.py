@@ -11,6 +11,8 @@ import pytest
 
 from streamguard.core.compress import Gzip
 from tests.benchmarks.acks import Acknowledging, Asked
+from tests.benchmarks.aiohttp_served import WAYS as AIOHTTP_WAYS
+from tests.benchmarks.aiohttp_served import aiohttp_served
 from tests.benchmarks.compression import KINDS, WINDOWS, answer, compression_window
 from tests.benchmarks.cost import LIMITS, check
 from tests.benchmarks.first_token import PARSERS
@@ -19,6 +21,7 @@ from tests.benchmarks.load import stream
 from tests.benchmarks.paths import WAYS, Way, serve, tokens
 from tests.benchmarks.reading import CUTS, DIALECTS
 from tests.benchmarks.served import BRIEF, served
+from tests.benchmarks.wsgi_served import framework_served
 from tests.modules import ROOT
 from tests.proofs.registry import Run
 
@@ -80,6 +83,18 @@ def test_what_idle_streams_cost_is_of_streams_that_stay() -> None:
     cost = idle("guarded", streams=5, seconds=0.1, http="httptools", loop="uvloop")
     assert cost.cpu >= 0
     assert cost.received == 0  # no heartbeat is due yet
+
+
+@pytest.mark.parametrize(("framework", "way"), [("flask", "guarded"), ("django-asgi", "guarded")])
+def test_the_views_of_a_framework_send_every_token(framework: str, way: str) -> None:
+    with framework_served(framework, way) as port:
+        assert stream(port, "/brief", 3).tokens == 3 * BRIEF
+
+
+@pytest.mark.parametrize("way", AIOHTTP_WAYS)
+def test_both_handlers_of_aiohttp_send_every_token(way: str) -> None:
+    with aiohttp_served(way, "asyncio") as port:
+        assert stream(port, "/brief", 3).tokens == 3 * BRIEF
 
 
 @pytest.mark.parametrize(("dialect", "policy"), KINDS)

@@ -18,6 +18,7 @@ from streamguard.adapters.asgi_sink import AsgiSink
 from streamguard.adapters.starlette import GuardedResponse
 from streamguard.core.adaptive import Adaptive
 from streamguard.core.pipeline import Pipeline
+from tests.benchmarks.behind import counted
 from tests.benchmarks.bytecode import Cost, count
 from tests.benchmarks.paths import WAYS, Way
 
@@ -44,6 +45,13 @@ def budget(way: str) -> float:
 def test_a_token_costs_no_more_bytecodes_than_its_budget(way: str) -> None:
     found = count(WAYS[way])
     assert found.bytecodes <= budget(way) * SPARE, found
+
+
+def test_an_event_behind_the_middleware_costs_no_more_than_its_share() -> None:
+    """Of what the same event costs unwrapped."""
+    costs = {name: cost.bytecodes for name, cost in counted(11, 43).items()}
+    assert costs["report"] <= 1.4 * costs["unwrapped"]
+    assert costs["guard"] <= 2.5 * costs["unwrapped"]
 
 
 def test_the_count_is_the_same_at_every_run() -> None:

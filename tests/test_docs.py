@@ -10,6 +10,7 @@ import contextlib
 import json
 import os
 import re
+import shutil
 import signal
 import socket
 import subprocess
@@ -25,8 +26,10 @@ import pytest
 
 from streamguard import client
 from streamguard.core.errors import FailedStream
+from tests.adapters.aiohttp_serving import serving_aiohttp
 from tests.adapters.logged_apps import wait_until
 from tests.adapters.servers import serving
+from tests.adapters.wsgi_servers import serving_wsgi
 from tests.asking import http
 from tests.log.redis_server import redis_server
 from tests.upstream.engine import WHOLE, Engine
@@ -45,14 +48,16 @@ RUN = {
     "chat_app.py", "relay_app.py", "failing_app.py", "early_app.py", "own_server.py", "by_hand.py", "reading.py",
     "metered_app.py", "patient_app.py", "limited_server.py", "thread_app.py", "push_app.py", "queue_source.py",
     "cut_test.py", "disconnect_test.py", "contract_test.py", "decoders_test.py",
-    "surviving_app.py", "protected_app.py", "shared_app.py",
+    "surviving_app.py", "protected_app.py", "coming_back.py", "shared_app.py",
     "lasting_app.py", "cut_and_back.py", "surviving_reader.py", "saved_app.py", "filed_app.py", "redis_app.py",
     "taken_app.py", "reloaded_app.py", "ai_sdk_app.py", "completing_app.py",
     "compressed_app.py", "compressed_reader.py",
     "granting_app.py", "granting_reader.py", "windowed_app.py",
     "converted_app.py", "events_app.py", "limited_reading.py", "resuming.py", "restarted.py",
+    "flask_app.py", "wsgi_app.py", "django_app.py",
     "deployed_app.py", "draining_app.py", "logged_app.py", "loaded_policy.py",
-    "model_server_app.py", "browser_app.py",
+    "model_server_app.py", "looking_app.py", "ruled_app.py", "outliving_app.py", "aiohttp_app.py", "socket_app.py",
+    "browser_app.py",
 }  # fmt: skip
 
 
@@ -289,7 +294,16 @@ def test_a_user_who_has_all_of_its_streams_is_told_to_come_back(tmp_path: Path) 
                 assert json.loads(again.read())["code"] == "full"
             with http.stream("GET", f"{url}/story", headers=bob) as other:
                 assert other.status_code == 200
-        assert int(again.headers["retry-after"]) in (2, 3, 4)
+            assert int(again.headers["retry-after"]) in (2, 3, 4)
+            told = "print(2 <= error.retry_after <= 4, flush=True); time.sleep(0.01)"
+            script = BLOCKS["coming_back.py"].replace("time.sleep(error.retry_after)", told)
+            command = [sys.executable, "-c", script, f"{url}/story?words=1"]
+            with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as coming:
+                assert coming.stdout is not None
+                assert coming.stdout.readline() == "True\n"
+                first.close()
+                assert re.fullmatch(r"(True\n)*word 0 \n", coming.stdout.read())
+            assert coming.returncode == 0
 
 
 def test_a_guard_and_a_plain_endpoint_share_their_limits(tmp_path: Path) -> None:
@@ -336,11 +350,85 @@ def _established(port: int) -> int:
     return sum(row[1].endswith(f":{port:04X}") and row[3] == "01" for row in rows)
 
 
+def test_the_middleware_looks_and_then_guards_as_the_page_says(tmp_path: Path) -> None:
+    with served(tmp_path, "looking_app.py") as url:
+        whole, cut = (http.get(f"{url}/story", params={"words": words}) for words in (3, 20))
+        found = http.get(f"{url}/streams-report").json()
+    assert whole.text.endswith("data: [DONE]\n\n")
+    assert "data: [DONE]" not in cut.text
+    assert found["endpoints"] == {"GET /story": {"streams": 2, "refused": 1}}
+    told = "a stream of GET /story would be refused a clean end: truncated: unproven_end: the stream ended without its"
+    assert told in (tmp_path / "stderr").read_text(encoding="utf-8")
+    turned = {"GuardMiddleware, report": 'GuardMiddleware, mode="guard", report'}
+    with served(tmp_path, "looking_app.py", **turned) as url:
+        with client.stream_sync("GET", f"{url}/story") as answer:
+            assert answer.read() == "word-0 word-1 word-2 "
+        with client.stream_sync("GET", f"{url}/story", params={"words": 20}) as answer, pytest.raises(FailedStream):
+            answer.read()
+
+
+def test_the_middlewares_rules_differ_by_path_as_the_page_says(tmp_path: Path) -> None:
+    with served(tmp_path, "ruled_app.py") as url:
+        assert ".complete" in http.get(f"{url}/ticks").text
+        assert http.get(f"{url}/alone").text.count(":") == 4
+        with pytest.raises(httpx.RemoteProtocolError):
+            http.get(f"{url}/strict")
+
+
+def test_what_streams_already_outlives_its_connection_as_the_page_says(tmp_path: Path) -> None:
+    last, data = "", ""
+    headers = {"accept": "text/event-stream"}
+    with served(tmp_path, "outliving_app.py") as url:
+        with http.stream("GET", f"{url}/story", headers=headers) as first:
+            for line in first.iter_lines():
+                last = line[4:] if line.startswith("id: ") else last
+                data += f"{line}\n" if line.startswith("data: ") else ""
+                if "word-2" in data:
+                    break
+        rest = http.get(f"{url}/streams", headers={**headers, "last-event-id": last}).text
+        assert http.get(f"{url}/ready").status_code == 200
+    found = re.findall(r"^data: (word-\d+)$", data + rest, re.MULTILINE)
+    assert found == [f"word-{number}" for number in range(20)]
+
+
 def test_a_session_and_a_span_are_open_for_the_whole_stream(tmp_path: Path) -> None:
     with served(tmp_path, "session_app.py") as url, client.stream_sync("GET", f"{url}/words") as answer:
         assert answer.read() == "word-0 word-1 word-2 "
     with served(tmp_path, "traced_app.py") as url, client.stream_sync("GET", f"{url}/traced") as answer:
         assert answer.read() == "0:generate 1:generate 2:generate "
+
+
+def test_the_handlers_of_aiohttp_stream(tmp_path: Path) -> None:
+    module: dict[str, Any] = {"__name__": "aiohttp_app"}
+    exec(BLOCKS["aiohttp_app.py"], module)
+    with serving_aiohttp(module["app"]) as server:
+        for path in ("chat", "lasting"):
+            with client.stream_sync("POST", f"{server.url}/{path}", json={"text": "word by word"}) as answer:
+                assert answer.read() == "word by word "
+
+
+def test_the_views_of_flask_and_a_function_of_the_environ_stream(tmp_path: Path) -> None:
+    for name, paths in ("flask_app.py", ("chat", "lasting")), ("wsgi_app.py", ("",)):
+        module: dict[str, Any] = {"__name__": name}
+        exec(BLOCKS[name], module)
+        with serving_wsgi("waitress", module["app"]) as url:
+            for path in paths:
+                with client.stream_sync("POST", f"{url}/{path}", json={"text": "word by word"}) as answer:
+                    assert "word by word" in answer.read()
+
+
+def test_the_views_of_django_stream(tmp_path: Path) -> None:
+    with served(tmp_path, "django_app.py") as url:
+        for path in ("chat", "lasting"):
+            with client.stream_sync("POST", f"{url}/{path}", json={"text": "word by word"}) as answer:
+                assert answer.read() == "word by word "
+def test_a_socket_has_a_whole_answer(tmp_path: Path) -> None:
+    reader = ROOT / "examples/websocket_reader.py"
+    with served(tmp_path, "socket_app.py") as url:
+        for path in ("chat", "lasting"):
+            command = [sys.executable, str(reader), f"{url}/{path}", "word", "by", "word"]
+            done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+            assert done.stdout.startswith("word by word \nCOMPLETE"), done.stderr
 
 
 def test_the_scripts_print_what_the_pages_say(tmp_path: Path) -> None:
@@ -455,6 +543,17 @@ def test_a_stream_whose_process_is_told_to_go_is_gone_on_with_by_the_next_one(tm
     text += "".join(re.findall(r'^data: "(.*)"$', there.text, re.MULTILINE))
     assert text == "".join(f"{number} " for number in range(60))
     assert '"status":"complete"' in there.text
+
+
+@pytest.mark.skipif(shutil.which("haproxy") is None, reason="needs HAProxy")
+def test_haproxy_takes_the_configuration_of_the_deploy_page(tmp_path: Path) -> None:
+    page = (ROOT / "docs/how-to/deploy-without-cutting-answers.md").read_text(encoding="utf-8")
+    (text,) = re.findall(r"^```haproxy\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
+    (tmp_path / "haproxy.cfg").write_text(text, encoding="utf-8")
+    command = ["haproxy", "-c", "-f", str(tmp_path / "haproxy.cfg")]
+    found = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert found.returncode == 0, found.stderr
+    assert "WARNING" not in found.stderr
 
 
 def test_a_process_that_was_asked_to_drain_says_so_refuses_new_streams_and_serves_those_that_run(

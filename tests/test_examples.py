@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import importlib.util
 import json
 import math
 import random
+import re
 import subprocess
 import sys
 import zlib
@@ -25,7 +27,10 @@ from streamguard.core.errors import FailedStream
 from streamguard.core.items import Checkpoint, Finish
 from streamguard.core.receipt import Verdict
 from streamguard.log.memory import MemoryLog
+from streamguard.testing import HEAD, FaultProxy, Plan
+from tests.adapters.aiohttp_serving import serving_aiohttp
 from tests.adapters.servers import Server, serving
+from tests.adapters.wsgi_servers import serving_wsgi
 from tests.asking import http
 from tests.modules import ROOT
 from tests.runtime.fakes import SID
@@ -41,6 +46,10 @@ APPS = {
     "fastapi_app.py", "starlette_app.py", "asgi_app.py", "resumable_app.py", "takeover.py",
     "upstream_app.py", "upstream_local.py",
 }  # fmt: skip
+AIOHTTP = {"aiohttp_app.py"}
+WSGI = {"flask_app.py"}
+PROCESSES = {"django_app.py"}  # which are one of a process
+SOCKETS = {"websocket_app.py", "websocket_aiohttp.py", "websocket_reader.py"}
 CLIENTS = {"client_async.py", "client_sync.py"}
 MODELS = {"takeover_hf.py"}
 SCRIPTS = {"stages.py"}
@@ -75,7 +84,8 @@ def run(name: str, *arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_every_example_is_run() -> None:
-    assert {path.name for path in EXAMPLES.glob("*.py")} == APPS | CLIENTS | MODELS | SCRIPTS | TESTS
+    run_here = APPS | AIOHTTP | WSGI | PROCESSES | SOCKETS | CLIENTS | MODELS | SCRIPTS | TESTS
+    assert {path.name for path in EXAMPLES.glob("*.py")} == run_here
 
 
 @pytest.mark.parametrize("name", sorted(SCRIPTS))
@@ -135,6 +145,77 @@ class TestFastAPI:
         with served("fastapi_app.py") as server:
             assert http.post(f"{server.url}/early", json={"text": " "}).status_code == 422
             assert read("POST", f"{server.url}/early", json={"text": "hi"}) == (Verdict.COMPLETE, "hi ")
+
+
+class TestAiohttp:
+    def test_chat(self) -> None:
+        with serving_aiohttp(loaded("aiohttp_app.py").app) as server:
+            answer = read("POST", f"{server.url}/chat", json={"text": "Tell me"})
+            assert answer == (Verdict.COMPLETE, "Tell me ")
+            with pytest.raises(FailedStream, match="model_broke"):
+                read("POST", f"{server.url}/chat", json={"text": "Tell break me"})
+            assert http.get(f"{server.url}/ready").status_code == 200
+
+    def test_a_reloaded_page_has_the_answer_of_its_chat(self) -> None:
+        with serving_aiohttp(loaded("aiohttp_app.py").app) as server:
+            read("POST", f"{server.url}/chats/seven", json={"text": "Tell me"})
+            assert read("GET", f"{server.url}/streams?name=ann:seven") == (Verdict.COMPLETE, "Tell me ")
+
+
+class TestFlask:
+    def test_chat(self) -> None:
+        with serving_wsgi("werkzeug", loaded("flask_app.py").app) as url:
+            assert read("POST", f"{url}/chat", json={"text": "Tell me"}) == (Verdict.COMPLETE, "Tell me ")
+            with pytest.raises(FailedStream, match="model_broke"):
+                read("POST", f"{url}/chat", json={"text": "Tell break me"})
+            read("POST", f"{url}/chats/seven", json={"text": "Tell me"})
+            assert read("GET", f"{url}/streams?name=ann:seven") == (Verdict.COMPLETE, "Tell me ")
+
+
+class TestDjango:
+    def test_chat(self) -> None:
+        command = [sys.executable, "-m", "uvicorn", "django_app:app", "--port", "0", "--no-access-log"]
+        process = subprocess.Popen(command, cwd=EXAMPLES, stderr=subprocess.PIPE, text=True)
+        assert process.stderr is not None
+        try:
+            url = next(found[0] for line in process.stderr if (found := re.search(r"http://[\d.:]+", line)))
+            for path in ("chat", "plain"):
+                assert read("POST", f"{url}/{path}", json={"text": "Tell me"}) == (Verdict.COMPLETE, "Tell me ")
+            with pytest.raises(FailedStream, match="model_broke"):
+                read("POST", f"{url}/chat", json={"text": "Tell break me"})
+            read("POST", f"{url}/chats/seven", json={"text": "Tell me"})
+            assert read("GET", f"{url}/streams?name=ann:seven") == (Verdict.COMPLETE, "Tell me ")
+        finally:
+            process.terminate()
+            log = process.communicate(timeout=10)[1]
+        assert "Traceback" not in log
+class TestWebSocket:
+    def test_whole_and_failed_answers_are_told_apart(self) -> None:
+        reader = loaded("websocket_reader.py")
+        with serving(loaded("websocket_app.py").app, ws="wsproto") as server:
+            for path in ("chat", "chats/seven"):
+                verifier = asyncio.run(reader.read(f"{server.url}/{path}", {"text": "Tell me " * 40}))
+                assert (verifier.verdict, verifier.cursor.seq) == (Verdict.COMPLETE, 81)
+            verifier = asyncio.run(reader.read(f"{server.url}/chat", {"text": "Tell break"}))
+            assert (verifier.verdict, verifier.failure.code) == (Verdict.FAILED, "model_broke")
+
+    def test_what_was_cut_is_read_on(self) -> None:
+        reader = loaded("websocket_reader.py")
+
+        async def cut() -> Any:
+            plan = Plan(cut_at=2500, after=HEAD)
+            async with FaultProxy("127.0.0.1", server.port, plan=lambda index: plan if not index else Plan()) as proxy:
+                return await reader.read(f"{proxy.url}/chats/seven", {"text": "Tell me " * 20})
+
+        with serving(loaded("websocket_app.py").app, ws="wsproto") as server:
+            verifier = asyncio.run(cut())
+        assert (verifier.verdict, verifier.resumes, verifier.duplicates) == (Verdict.COMPLETE, 1, 0)
+
+    def test_on_aiohttp_and_as_a_script(self) -> None:
+        with serving_aiohttp(loaded("websocket_aiohttp.py").app) as server:
+            done = run("websocket_reader.py", f"{server.url}/chat", "Tell", "me")
+        assert done.returncode == 0, done.stderr
+        assert done.stdout.startswith("Tell me \nCOMPLETE")
 
 
 class TestStarlette:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import functools
 import logging
 from collections.abc import Awaitable, Callable, Iterable
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 import anyio
 from typing_extensions import Unpack
@@ -64,14 +64,18 @@ __all__ = [
     "GuardedAnswer",
     "Options",
     "SealMiddleware",
+    "Trailing",
     "answer_whole",
     "compressed",
     "encode_headers",
+    "merged",
     "merged_headers",
     "refuse",
     "refuse_early",
+    "refuse_http10",
     "request_facts",
     "send_refusal",
+    "stream_headers",
 ]
 
 logger = logging.getLogger("streamguard")
@@ -103,6 +107,7 @@ class GuardedAnswer:
         self.options = AnswerOptions.of(options, named)
         self.place: Place | None = None
         self.request: Any = None
+        self.sid: str | None = None  # chosen before it is served, where its headers are another's to send
         self.status = status
         self.headers = list(headers)
         self.source = TokenSource(source, buffer=self.options.buffer)
@@ -141,7 +146,7 @@ class GuardedAnswer:
                 self._driver = self._begun(scope, receive, send, facts)
                 ended = await self._run(scope)
                 if ended.status == "shutdown" and not self._driver.opened:  # its headers waited for a first item
-                    await send_refusal(come_back(facts, *GOING_AWAY), scope, send)
+                    await refuse(come_back(facts, *GOING_AWAY), scope, receive, send, self.options.timing.linger)
         except SourceFailed as exc:  # in peek mode, before the headers: the source chose what is told
             failure = failure_from(exc)
             refused = early_failure(failure)
@@ -185,17 +190,14 @@ class GuardedAnswer:
 
     def _begun(self, scope: Scope, receive: Receive, send: Send, facts: RequestFacts) -> DirectDriver[bytes]:
         """The driver that serves the request, told of the cancels that came before it."""
-        agreed, keys = terms(facts), self.options.granted(facts, self.headers)
-        wire = self.options.carrier(agreed)
-        encoder = FramedEncoder(self.options.dialect, negotiated=agreed.negotiated)
-        sink = AsgiSink(scope, receive, send, self.status, self._headers(encoder.zero, wire, keys))
+        stage, sink, abort = self._driven(scope, receive, send, facts)
         sink.keep(self.options.window, self.options.timing.write)
         driver = DirectDriver(
             self.source,
-            compressed(Pipeline(self.options.policy(keys), encoder, CompletionGuard(wire)), sink, self.options, keys),
+            stage,
             sink,
             self.options.timing,
-            abort=self.options.abort == "always" or not agreed.negotiated,
+            abort=abort,
             on_end=self.options.on_end,
             request_id=facts.headers.get("x-request-id"),
             on_first=None if self.options.dialect.name == "raw" else look_at_first,
@@ -204,21 +206,25 @@ class GuardedAnswer:
             driver.cancel(failure)
         return driver
 
+    def _driven(
+        self, scope: Scope, receive: Receive, send: Send, facts: RequestFacts
+    ) -> tuple[Stage[bytes], AsgiSink, bool]:
+        """What is driven, where to, and whether an end other than `complete` aborts the connection."""
+        agreed, keys = terms(facts), self.options.granted(facts, self.headers)
+        wire = self.options.carrier(agreed)
+        encoder = FramedEncoder(self.options.dialect, sid=self.sid, negotiated=agreed.negotiated)
+        sink = AsgiSink(scope, receive, send, self.status, self._headers(encoder.zero, wire, keys))
+        pipeline = Pipeline(self.options.policy(keys), encoder, CompletionGuard(wire))
+        abort = self.options.abort == "always" or not agreed.negotiated
+        return compressed(pipeline, sink, self.options, keys), sink, abort
+
     async def _run(self, scope: Scope) -> Outcome:
         assert self._driver is not None
         with drain_of(scope).joined(self._driver.shut_down):
             return await self._driver.run()
 
     def _headers(self, zero: Cursor | None, wire: Wire, keys: Granted) -> list[tuple[bytes, bytes]]:
-        own = answer_headers(
-            zero,
-            content_type=wire.content_type,
-            dialect=self.options.dialect.name,
-            wire=wire.name,
-            granted=keys,
-            compresses=self.options.compress is not None,
-        )
-        return merged_headers(own, self.headers)
+        return encode_headers(stream_headers(self.options, self.headers, zero, wire, keys))
 
     async def _buffered(self, scope: Scope, receive: Receive, send: Send, facts: RequestFacts) -> None:
         async def stream(hold: Send) -> Ended:
@@ -229,7 +235,28 @@ class GuardedAnswer:
         await answer_whole(stream, scope, send)
 
 
-def compressed(stage: Stage[bytes], sink: AsgiSink, options: AnswerOptions, keys: Granted) -> Stage[bytes]:
+def stream_headers(
+    options: AnswerOptions, headers: Iterable[tuple[str, str]], zero: Cursor | None, wire: Wire, keys: Granted
+) -> list[tuple[str, str]]:
+    """All headers of a guarded answer, with those of the application."""
+    own = answer_headers(
+        zero,
+        content_type=wire.content_type,
+        dialect=options.dialect.name,
+        wire=wire.name,
+        granted=keys,
+        compresses=options.compress is not None,
+    )
+    return merged(own, headers)
+
+
+class Trailing(Protocol):
+    """What ends bodies. `trailer` makes what a clean end puts behind one."""
+
+    trailer: Callable[[], bytes]
+
+
+def compressed(stage: Stage[bytes], sink: Trailing, options: AnswerOptions, keys: Granted) -> Stage[bytes]:
     """`stage` as the connection gets it: itself, or compressed, and then `sink` knows how such a body ends."""
     if keys.compress is None or options.compress is None:
         return stage
@@ -278,6 +305,11 @@ def refuse_early(
             # application raises after it has answered with 500.
             logger.error("%s", exc)
             raise
+    return refuse_http10(options, facts)
+
+
+def refuse_http10(options: AnswerOptions, facts: RequestFacts) -> Refusal | None:
+    """Why a request over HTTP/1.0 is not served, as far as it is not, or None; what is to be known of it is said."""
     if facts.http_version == "1.0":
         if options.http10 == "refuse" or (options.dialect.name == "text" and options.http10 != "buffer"):
             _warn_http10(refused=True)
@@ -305,10 +337,15 @@ def request_facts(scope: Scope) -> RequestFacts:
 
 
 def merged_headers(own: Iterable[tuple[str, str]], theirs: Iterable[tuple[str, str]]) -> list[tuple[bytes, bytes]]:
+    """The same as `merged`, as ASGI has them."""
+    return encode_headers(merged(own, theirs))
+
+
+def merged(own: Iterable[tuple[str, str]], theirs: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
     """An answer's headers: ours, save those that the application gave a value of its own. `Vary` adds up."""
     given = [(name.lower(), value) for name, value in theirs if name.lower() not in _SERVERS_OWN]
     replaced = {name for name, _ in given} - {"vary"}
-    return encode_headers([(name, value) for name, value in own if name not in replaced] + given)
+    return [(name, value) for name, value in own if name not in replaced] + given
 
 
 def encode_headers(headers: Iterable[tuple[str, str]]) -> list[tuple[bytes, bytes]]:
@@ -331,8 +368,10 @@ async def refuse(refused: Refusal, scope: Scope, receive: Receive, send: Send, l
     Chromium drops what it has of a body when it learns of the abort close behind it, and asks again."""
     await send_refusal(refused, scope, send)
     if refused.abort:
+        sink = AsgiSink(scope, receive, send, refused.status, ())
         with anyio.move_on_after(linger):
-            await AsgiSink(scope, receive, send, refused.status, ()).gone()
+            await sink.gone()
+        sink.kill(drop=False)  # daphne leaves an answer open that its application did not finish
 
 
 @functools.cache

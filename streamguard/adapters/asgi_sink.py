@@ -59,6 +59,10 @@ class AsgiSink:
 
     async def start(self) -> None:
         await self._send(self._start)
+        # A bridge to another framework takes a part as it is: a message for it would be made only to be taken apart.
+        write = getattr(getattr(self._send, "__self__", None), "write_part", None)
+        if write is not None and self._pacer is None:
+            self.send = write  # type: ignore[method-assign]
 
     def send(self, data: bytes) -> Awaitable[None]:
         send = self._send_part  # a call of the attribute itself would be taken for a method's, which is slower
@@ -75,7 +79,7 @@ class AsgiSink:
     def _full(self) -> bool:
         assert self._transport is not None
         try:
-            return self._transport.unsent() > _HIGH_WATER
+            return (self._transport.unsent() or 0) > _HIGH_WATER
         except Exception:  # another version of the server: who watches the reader says so, once
             return False
 

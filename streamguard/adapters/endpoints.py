@@ -95,7 +95,7 @@ class RootedSeal(SealMiddleware):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         guard = self._guard
-        if scope["type"] == "http":
+        if scope["type"] in ("http", "websocket"):
             scope[ROOT] = scope.get("root_path", "")
             scope[DRAIN] = self.draining.draining
         if scope["type"] != "lifespan" or guard is None:

@@ -32,12 +32,23 @@ from streamguard.adapters.starlette import (
     RESPONSE,
     GuardedResponse,
     Guarding,
+    Opening,
     ReconnectResponse,
     ResumableResponse,
     Streaming,
+    guarded_websocket,
 )
 
-__all__ = ["GuardedResponse", "ReconnectResponse", "ResumableResponse", "SealMiddleware", "StreamGuard", "guarded"]
+__all__ = [
+    "GuardedResponse",
+    "Opening",
+    "ReconnectResponse",
+    "ResumableResponse",
+    "SealMiddleware",
+    "StreamGuard",
+    "guarded",
+    "guarded_websocket",
+]
 
 Endpoint = Callable[..., Awaitable[Response]]
 

@@ -38,7 +38,16 @@ from streamguard.runtime.runs import Cancel, Run
 from streamguard.runtime.slots import Slot
 from streamguard.runtime.source import Producer, TokenSource
 
-__all__ = ["MIN_SECRET", "Claim", "LoggedAnswer", "fingerprint_of", "make_claim", "register_resumer", "with_slot"]
+__all__ = [
+    "MIN_SECRET",
+    "Claim",
+    "LoggedAnswer",
+    "fingerprint_of",
+    "make_claim",
+    "register_resumer",
+    "route_of",
+    "with_slot",
+]
 
 logger = logging.getLogger("streamguard")
 
@@ -124,7 +133,7 @@ async def make_claim(guard: StreamGuard, request: Any, scope: Scope, body: Body)
     if not principal and len(key) < MIN_SECRET:
         why = f"an Idempotency-Key without a principal has {MIN_SECRET} characters or more"
         return attrs.evolve(claim, refused=problem(400, "weak_key", why))
-    scoped = _digest([principal, facts.method, _route(scope), key])
+    scoped = _digest([principal, facts.method, route_of(scope), key])
     fingerprint = fingerprint_of(facts, scope, await body())
     return await _looked_up(guard, attrs.evolve(claim, key=scoped, fingerprint=fingerprint))
 
@@ -152,7 +161,7 @@ def _key(facts: RequestFacts) -> str | None:
     return key or parse_key(facts.query)
 
 
-def _route(scope: Scope) -> str:
+def route_of(scope: Scope) -> str:
     """The route's own path where the framework tells it, else the request's."""
     path = getattr(scope.get("route"), "path", None)
     return path if isinstance(path, str) else str(scope.get("path", ""))

@@ -75,11 +75,11 @@ class AnswerOptions:
     one waits for each write. `abort`: whether a stream that did not complete also aborts the connection of a reader
     that verifies. `http10`: what an HTTP/1.0 request gets: the stream and one warning a process (`warn`), the whole
     answer at once or a 502 (`buffer`), or 426 (`refuse`). `unsealed`: `allow` serves under a BaseHTTPMiddleware
-    without a seal. `on_end`: called once with the Outcome. `limits`: how many streams of these options run at once, and
-    who may wait; an Admission is shared by all that it is given to. `compress`: how an answer is compressed whose
-    reader asks for that. `token_flush`: whether a reader may have one frame a token, whatever `flush` says. `window`:
-    how many bytes may be on their way to a reader, True for as many as its link holds, where the server shows its
-    socket.
+    without a seal. `on_end`: called with the Outcome, once in each process that generates the
+    stream. `limits`: how many streams of these options run at once, and who may wait; an Admission is shared by all
+    that it is given to. `compress`: how an answer is compressed whose reader asks for that. `token_flush`: whether a
+    reader may have one frame a token, whatever `flush` says. `window`: how many bytes may be on their way to a reader,
+    True for as many as its link holds, where the server shows its socket.
     """
 
     flush: FlushPolicy = attrs.field(factory=Immediate, converter=checked_policy)

@@ -214,11 +214,12 @@ class Reading:
         sink = _Sink(scope, self.receive, send, status, fields)
         # Who verifies knows a cancel from a completion, and its own principal asked for it.
         aborts = has_abort_part(dialect)
-        sink.clean = lambda: (
-            stage.status == "cancelled" and (agreed.negotiated or (aborts and stage.was_cancelled))
-        )
+        sink.clean = lambda: stage.status == "cancelled" and (agreed.negotiated or (aborts and stage.was_cancelled))
         sink.keep(self.options.window, self.options.timing.write)
         run = self.guard.runs.get(cursor.sid)
+        if run is not None:
+            producer = run.producer
+            stage.over = lambda: producer.sealed
         leave = self._rotation(stage, run, agreed) if scope else None
         pages = self.guard.pages(cursor, rows=True, leave=leave, flow=flow)
         if started is not None and self.options.timing.peek:  # else the headers have left before the first page

@@ -11,7 +11,7 @@ import inspect
 from collections.abc import AsyncIterable, Iterable, Mapping
 from typing import Any, Final, TypeVar
 
-__all__ = ["GUARDED", "guarded_twice", "own_response", "refuse_plain"]
+__all__ = ["GUARDED", "guarded_twice", "own_response", "refuse_plain", "streams_unguarded"]
 
 GUARDED: Final = "__streamguard__"  # an attribute of what `@guarded` made, whatever is wrapped round that
 
@@ -21,11 +21,16 @@ T = TypeVar("T")
 def own_response(result: T) -> T:
     """A response of the endpoint's own, which passes. Raises TypeError for one that would stream, unguarded."""
     if hasattr(result, "body_iterator"):
-        raise TypeError(
-            f"a guarded endpoint returned a {type(result).__name__}, which would stream unguarded: return its "
-            f"generator instead, and let that yield bare text, without `data:`"
-        )
+        raise streams_unguarded(result)
     return result
+
+
+def streams_unguarded(result: Any) -> TypeError:
+    """The error for a response of the endpoint's own that would stream, unguarded."""
+    return TypeError(
+        f"a guarded endpoint returned a {type(result).__name__}, which would stream unguarded: return its "
+        f"generator instead, and let that yield bare text, without `data:`"
+    )
 
 
 def guarded_twice(endpoint: Any) -> TypeError:

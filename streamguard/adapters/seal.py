@@ -38,6 +38,9 @@ __all__ = [
     "SealMiddleware",
     "Send",
     "UnsealedResponse",
+    "ended_by_base",
+    "is_aborted",
+    "is_exposed",
     "mark_aborted",
     "mark_guarded",
     "part_send",
@@ -120,6 +123,8 @@ class SealMiddleware:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if self.draining.on_sigterm:
             learn(self.draining.draining)  # at the lifespan's start, else at the first request
+        if scope["type"] == "websocket":
+            scope.setdefault(DRAIN, self.draining.draining)
         if scope["type"] != "http":
             await self.app(scope, self._of_a_life(receive) if scope["type"] == "lifespan" else receive, send)
             return
@@ -196,6 +201,12 @@ def mark_aborted(scope: Scope) -> None:
         seal = seal.outer
 
 
+def is_aborted(scope: Scope) -> bool:
+    """Whether a seal lets no clean end of the response of this scope pass."""
+    seal: _Seal | None = scope.get(_KEY)
+    return seal is not None and seal.aborted
+
+
 def mark_guarded(scope: Scope) -> None:
     """Say that the response of this scope is a guarded answer."""
     seal: _Seal | None = scope.get(_KEY)
@@ -246,6 +257,23 @@ def _tell_unguarded(scope: Scope) -> None:
             getattr(function, "__qualname__", function),
             decorator,
         )
+
+
+def is_exposed(scope: Scope) -> bool:
+    """Whether a BaseHTTPMiddleware stands outside of every seal that the request came through."""
+    seal: _Seal | None = scope.get(_KEY)
+    return seal is not None and seal.exposed
+
+
+def ended_by_base() -> bool:
+    """Whether a BaseHTTPMiddleware is among the callers: it ends a body cleanly, and raises what the application did
+    only behind that."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        if frame.f_globals.get("__name__") == _BASE:
+            return True
+        frame = frame.f_back
+    return False
 
 
 def require_seal(scope: Scope, receive: Receive, send: Send) -> None:

@@ -27,7 +27,7 @@ import anyio
 from streamguard.runtime.background import Background
 from streamguard.runtime.drain import Drain
 
-__all__ = ["DRAIN", "GOING_AWAY", "drain_of", "forget", "learn"]
+__all__ = ["DRAIN", "GOING_AWAY", "drain_of", "forget", "learn", "process_drain"]
 
 DRAIN: Final = "streamguard.drain"  # in the scope: the drain of the application that is outermost
 GOING_AWAY: Final = ("shutdown", "the server is going away")  # a refusal's code, and what it says
@@ -54,10 +54,13 @@ class _Link:
 def drain_of(scope: MutableMapping[str, Any]) -> Drain:
     """The drain that a request belongs to: its application's, else one that all share that have none."""
     drain: Drain | None = scope.get(DRAIN)
-    if drain is None:
-        drain = _unsealed
-        learn(drain)
-    return drain
+    return process_drain() if drain is None else drain
+
+
+def process_drain() -> Drain:
+    """The one that all share that have none of their own."""
+    learn(_unsealed)
+    return _unsealed
 
 
 def learn(drain: Drain) -> None:

@@ -20,15 +20,15 @@ and the same for streams that outlive their connections:
 from __future__ import annotations
 
 import functools
-import inspect
-from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Iterable, Mapping
-from typing import Any, Final, TypeVar, overload
+from collections.abc import AsyncIterable, Awaitable, Callable, Collection, Iterable, Mapping
+from typing import Any, Final, overload
 
 from starlette.applications import Starlette
 from starlette.background import BackgroundTask
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
+from starlette.websockets import WebSocket
 from typing_extensions import Unpack
 
 from streamguard.adapters.admitting import Place, admitted_request
@@ -36,11 +36,9 @@ from streamguard.adapters.asgi import SealMiddleware, request_facts
 from streamguard.adapters.bodies import body_of, read_body
 from streamguard.adapters.endpoints import Endpoints, RootedSeal, require_path
 from streamguard.adapters.logged import Claim, make_claim, register_resumer, with_slot
-from streamguard.adapters.options import AnswerOptions, Options, StreamNames, StreamOptions, no_endpoint
-from streamguard.adapters.pool import in_pool, is_function
+from streamguard.adapters.options import AnswerOptions, Options, StreamNames, StreamOptions
 from streamguard.adapters.readiness import Readiness
-from streamguard.adapters.returned import GUARDED, guarded_twice, own_response, refuse_plain
-from streamguard.adapters.seal import remember_guarded, remember_unguarded
+from streamguard.adapters.returned import guarded_twice, own_response
 from streamguard.adapters.shutdown import drain_of
 from streamguard.adapters.starlette_responses import (
     AnswerResponse,
@@ -48,6 +46,9 @@ from streamguard.adapters.starlette_responses import (
     ReconnectResponse,
     ResumableResponse,
 )
+from streamguard.adapters.starlette_websocket import endpoint_of
+from streamguard.adapters.websocket import Opening, SocketEndpoint
+from streamguard.adapters.wrapping import Called, found, let_go, wrap
 from streamguard.app import StreamGuard as BaseGuard
 from streamguard.core.arguments import shown
 from streamguard.runtime.source import Producer
@@ -55,11 +56,13 @@ from streamguard.runtime.source import Producer
 __all__ = [
     "GuardedResponse",
     "Guarding",
+    "Opening",
     "ReconnectResponse",
     "ResumableResponse",
     "SealMiddleware",
     "StreamGuard",
     "guarded",
+    "guarded_websocket",
     "wrap_endpoint",
 ]
 
@@ -67,34 +70,62 @@ __all__ = [
 Streaming = Callable[..., AsyncIterable[Any] | Iterable[Any] | Awaitable[Any]]
 Endpoint = Callable[[Request], Awaitable[Response]]
 Wrapped = Callable[..., Awaitable[Response]]
+OnSocket = Callable[[Opening], "AsyncIterable[Any] | Iterable[Any] | Awaitable[Any]"]
+SocketRoute = Callable[[WebSocket], Awaitable[None]]
 
 # The names under which an adapter may pass the request, and the response that dependencies may write to, to a
 # wrapped endpoint that does not ask for them.
 REQUEST: Final = "streamguard_request"
 RESPONSE: Final = "streamguard_response"
 
-T = TypeVar("T")
-
-
 class Guarding:
-    """What `wrap_endpoint` makes of a source: a guarded answer for one connection."""
+    """What `wrap` makes of a source here: a guarded answer for one connection."""
 
     decorator = "@guarded"
-    logs = False  # whether it goes into a guard's log: then no other guarded answer may take its place
+    logs = False
 
     def __init__(self, options: AnswerOptions) -> None:
         self.options = options
 
+    def called(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Called:
+        asked, given = kwargs.pop(REQUEST, None), kwargs.pop(RESPONSE, None) or found(Response, args, kwargs)
+        own = found(Request, args, kwargs)
+        return Called(asked or own, own is not None, given)
+
+    async def read(self, request: Request) -> None:
+        await read_body(request)
+
+    def runs(self, request: Request) -> bool:
+        """Not where the answer is a refusal, or has no body."""
+        scope = request.scope
+        return request.method != "HEAD" and request_facts(scope).cursor is None and drain_of(scope).ready
+
     async def look(self, request: Request | None) -> Claim | None:
-        """Called before an endpoint that returns its source: what the request may have, where that is known. A slot
-        of it is the caller's, until a response has it."""
         admission = self.options.limits
-        if admission is None or request is None or _starts_nothing(request):
+        if admission is None or request is None or not self.runs(request):
             return None
         facts, prepare = request_facts(request.scope), functools.partial(read_body, request)
         drain = drain_of(request.scope)
         place = await admitted_request(admission, facts, request, request.receive, prepare, drain=drain)
         return Claim(facts, slot=place.slot, refused=place.refused)
+
+    def is_response(self, result: Any) -> bool:
+        return isinstance(result, Response)
+
+    async def passed(self, endpoint: Any, result: Any, claim: Claim | None) -> Response:
+        """With the slot where it streams under no other limits; else it needs none."""
+        if self.logs and isinstance(result, GuardedResponse):
+            await result.answer.source.aclose()
+            raise guarded_twice(endpoint)
+        response: Response = own_response(result)
+        if claim is not None and isinstance(response, GuardedResponse) and response.answer.options.limits is None:
+            response.answer.place = Place(claim.slot)
+        else:
+            let_go(claim)
+        return response
+
+    async def answered(self, source: Any, called: Called, claim: Claim | None) -> AnswerResponse[Any]:
+        return _dressed(self.response(source, called.request, claim), called.request, called.given)
 
     def response(self, source: Any, request: Request | None, claim: Claim | None) -> AnswerResponse[Any]:
         response = GuardedResponse(source, options=self.options)
@@ -141,83 +172,8 @@ def _dressed(response: AnswerResponse[Any], request: Request | None, given: Resp
 
 
 def wrap_endpoint(endpoint: Callable[..., Any], guarding: Guarding) -> Wrapped:
-    """An async function that calls `endpoint` and guards what it yields or returns, as `guarding` does.
-
-    A plain `def` that yields is called, which runs nothing, and steps on a thread of its own. One that returns its
-    source may block before it does: it runs where frameworks run a plain `def`, in their pool of threads, and only
-    for as long as it takes to return. A response that it returns passes, unless it streams.
-
-    It shows no `__wrapped__`: FastAPI follows it, finds a generator function and answers 200 with an
-    empty body. Raises TypeError for what is no function, and for a guarded one that would hide from a log.
-    """
-    if guarding.logs and getattr(endpoint, GUARDED, False):
-        raise guarded_twice(endpoint)
-    if inspect.isasyncgenfunction(endpoint) or inspect.isgeneratorfunction(endpoint):
-
-        async def guarded_endpoint(*args: Any, **kwargs: Any) -> Response:
-            asked, given = kwargs.pop(REQUEST, None), kwargs.pop(RESPONSE, None) or _found(Response, args, kwargs)
-            if (request := _found(Request, args, kwargs)) is not None:
-                await read_body(request)
-            request = asked or request
-            return _dressed(guarding.response(endpoint(*args, **kwargs), request, None), request, given)
-
-    elif inspect.iscoroutinefunction(endpoint) or is_function(endpoint):
-        call = endpoint if inspect.iscoroutinefunction(endpoint) else functools.partial(in_pool, endpoint)
-
-        async def guarded_endpoint(*args: Any, **kwargs: Any) -> Response:
-            request = kwargs.pop(REQUEST, None) or _found(Request, args, kwargs)
-            given = kwargs.pop(RESPONSE, None) or _found(Response, args, kwargs)
-            claim = await guarding.look(request)
-            runs = claim.starts if claim is not None else request is None or not _starts_nothing(request)
-            try:
-                result = await call(*args, **kwargs) if runs else _nothing
-                if isinstance(result, Response):
-                    if guarding.logs and isinstance(result, GuardedResponse):
-                        await result.answer.source.aclose()
-                        raise guarded_twice(endpoint)
-                    return _kept(own_response(result), claim)
-                refuse_plain(endpoint, result)
-                return _dressed(guarding.response(result, request, claim), request, given)
-            except BaseException:
-                _let_go(claim)  # no response has its slot, or none that is ever sent
-                raise
-
-    else:
-        raise TypeError(no_endpoint(endpoint, guarding.decorator))
-    functools.update_wrapper(guarded_endpoint, endpoint)
-    del guarded_endpoint.__wrapped__  # type: ignore[attr-defined]
-    setattr(guarded_endpoint, GUARDED, not guarding.logs)
-    remember_unguarded(endpoint, guarding.decorator)
-    remember_guarded(guarded_endpoint)
-    return guarded_endpoint
-
-
-def _kept(response: Response, claim: Claim | None) -> Response:
-    """The endpoint's own response, with the slot where it streams under no other limits; else it needs none."""
-    if claim is not None and isinstance(response, GuardedResponse) and response.answer.options.limits is None:
-        response.answer.place = Place(claim.slot)
-    else:
-        _let_go(claim)
-    return response
-
-
-def _let_go(claim: Claim | None) -> None:
-    if claim is not None:
-        claim.let_go()
-
-
-def _found(kind: type[T], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> T | None:
-    return next((value for value in (*args, *kwargs.values()) if isinstance(value, kind)), None)
-
-
-def _starts_nothing(request: Request) -> bool:
-    """Whether the answer is a refusal, or has no body: then an endpoint that starts a model must not run."""
-    scope = request.scope
-    return request.method == "HEAD" or request_facts(scope).cursor is not None or not drain_of(scope).ready
-
-
-def _nothing() -> AsyncIterator[str]:
-    raise AssertionError("the source of an answer that starts nothing was asked for")
+    """See `wrap`, in the types of this framework."""
+    return wrap(endpoint, guarding)
 
 
 @overload
@@ -239,8 +195,26 @@ def guarded(endpoint: Streaming | None = None, /, **named: Unpack[Options]) -> A
     return functools.partial(wrap_endpoint, guarding=guarding)
 
 
+def guarded_websocket(*, origins: Collection[str] = (), **named: Unpack[Options]) -> Callable[[OnSocket], SocketRoute]:
+    """Guard an endpoint whose stream goes over a WebSocket: a function of an Opening that yields, or returns its
+    source. `origins` are the pages of other origins that may open one. Other options as in AnswerOptions:
+
+        @guarded_websocket()
+        async def chat(opening):
+            async for token in generate(opening.body["text"]):
+                yield token
+
+        Starlette(routes=[WebSocketRoute("/chat", chat)])
+    """
+    options = AnswerOptions.of(None, named)
+    return lambda function: endpoint_of(SocketEndpoint(function, options, origins))
+
+
 class StreamGuard(BaseGuard):
     """The application's object, for Starlette: `authorize(request, action)` is given a Request."""
+
+    def request_of(self, scope: Any, receive: Any) -> Request:
+        return Request(scope, receive)
 
     @overload
     def stream(self, endpoint: Streaming, /) -> Wrapped: ...
@@ -262,6 +236,13 @@ class StreamGuard(BaseGuard):
             return self._wrap(function, _Logging(self, (named, options)))
 
         return wrap if endpoint is None else wrap(endpoint)
+
+    def websocket(
+        self, *, origins: Collection[str] = (), **named: Unpack[StreamNames]
+    ) -> Callable[[OnSocket], SocketRoute]:
+        """Guard an endpoint as `guarded_websocket` does, into the log; `authorize` is given the WebSocket."""
+        stream, options = StreamOptions.split(named)
+        return lambda function: endpoint_of(SocketEndpoint(function, options, origins, self, stream))
 
     def _wrap(self, endpoint: Streaming, guarding: Guarding) -> Wrapped:
         return wrap_endpoint(endpoint, guarding)
@@ -319,7 +300,7 @@ class StreamGuard(BaseGuard):
         for route in app.router.routes:
             if isinstance(route, Route) and isinstance(route.endpoint, Endpoints) and route.path == path:
                 raise RuntimeError(f"another guard is at {path} already; give this one a path of its own")
-        endpoints = Endpoints(self, path, by_id=by_id, request_of=Request, **named)
+        endpoints = Endpoints(self, path, by_id=by_id, request_of=self.request_of, **named)
         for address in (f"{path}/{{tail:path}}", path):
             app.router.routes.insert(0, Route(address, endpoints, include_in_schema=False))
         if ready is not None:

@@ -1,6 +1,7 @@
 """What an ASGI application can reach of the server's transport, which ASGI has no word for.
 
     uvicorn              `receive` is a method of the request's cycle, which knows the transport
+    aiohttp              the same: the bridge to it was made so
     hypercorn, HTTP/2    `send` is a method of the stream, which knows its connection: one stream can be reset
     daphne               `send` is a partial of the request, which knows its channel
 
@@ -36,7 +37,10 @@ except ImportError:  # a system that has no such call
     ioctl = None  # type: ignore[assignment]
     _OUTQ = 0
 
-__all__ = ["SEES_QUEUES", "Transport", "keep_transport", "queued", "say_who_drops", "transport_of", "warn_of_kept"]
+__all__ = [
+    "SEES_QUEUES", "Transport", "closing_by", "give_transport", "keep_transport", "of_asyncio", "queued",
+    "say_who_drops", "transport_of", "warn_of_kept",
+]  # fmt: skip
 
 logger = logging.getLogger("streamguard")
 
@@ -50,13 +54,13 @@ _PAGE: Final = "how-to: drop-a-reader-that-does-not-read"
 class Transport:
     """One connection's transport.
 
-    `unsent`: how many bytes it took and its socket has not taken. `close` ends it behind those, `abort` at once, by
-    a reset, together with what the system holds for it. `waits`: whether the server's `send` waits while there are
-    many. `held` and `socket` are for who looks at the connection itself: the bytes without what the system holds, and
-    what has its number; None where that is not to be had.
+    `unsent`: how many bytes it took and its socket has not taken; None where nobody sees it. `close` ends it behind
+    those, `abort` at once, by a reset, together with what the system holds for it. `waits`: whether the server's `send`
+    waits while there are many. `held` and `socket` are for who looks at the connection itself: the bytes without what
+    the system holds, and what has its number; None where that is not to be had.
     """
 
-    unsent: Callable[[], int]
+    unsent: Callable[[], int | None]
     close: Callable[[], None]
     abort: Callable[[], None]
     waits: bool = True
@@ -69,6 +73,18 @@ def keep_transport(scope: Any, receive: Any, send: Any = None) -> None:
     found = _reached(scope, receive, send)
     if found is not None:
         scope[_KEY] = found
+
+
+def give_transport(scope: Any, transport: Transport) -> None:
+    """Note a transport that an adapter has made itself."""
+    scope[_KEY] = transport
+
+
+def closing_by(scope: Any, close: Callable[[Callable[[], None]], None]) -> Any:
+    """`scope` for who sends its answer through another: `close` is called with what closes the transport, which is not
+    to happen before that other one has sent what it was given."""
+    found: Transport | None = scope.get(_KEY)
+    return scope if found is None else {**scope, _KEY: attrs.evolve(found, close=lambda: close(found.close))}
 
 
 def transport_of(scope: Any, receive: Any, send: Any = None) -> Transport | None:
@@ -148,13 +164,17 @@ def _daphne(scope: Any, send: Any) -> Transport | None:
 
 
 def _uvicorn(scope: Any, receive: Any) -> Transport | None:
-    transport: Any = getattr(getattr(receive, "__self__", None), "transport", None)
+    if scope.get("http_version") not in ("1.0", "1.1"):
+        return None
+    return of_asyncio(getattr(getattr(receive, "__self__", None), "transport", None))
+
+
+def of_asyncio(transport: Any) -> Transport | None:
+    """What can be done with a transport of asyncio's, or of uvloop's; None for what is none."""
     names = ("get_write_buffer_size", "close", "abort", "get_extra_info")
     methods: list[Any] = [getattr(transport, name, None) for name in names]
     unsent, close, abort, extra = methods
     if not all(map(callable, methods)):
-        return None
-    if scope.get("http_version") not in ("1.0", "1.1"):
         return None
 
     def reset() -> None:
@@ -197,9 +217,14 @@ def say_who_drops(reached: bool) -> None:
     """Once a process and kind of server: what happens to a reader that does not read. No warning, since nothing has
     happened yet, and whether the system was told to drop such readers cannot be seen from here."""
     if reached:
-        logger.info("a reader that takes nothing is dropped: this server's transport can be reached (%s)", _PAGE)
+        told = "readers that take nothing will be dropped after Timing(write=…), on this kind of server (%s)"
+        logger.info(told, _PAGE)
     else:
-        logger.info("a reader that takes nothing is dropped by the system, if TCP_USER_TIMEOUT is set (%s)", _PAGE)
+        logger.info(
+            "readers that take nothing will be dropped by the system, if TCP_USER_TIMEOUT is set: this kind of server "
+            "does not let an application do it (%s)",
+            _PAGE,
+        )
 
 
 @functools.cache

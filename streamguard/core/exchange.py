@@ -12,6 +12,7 @@ status is one whose stream is gone.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from random import randint
 from typing import Any, Final, Literal
 from urllib.parse import parse_qs
 
@@ -193,15 +194,23 @@ def problem(status: int, code: str, detail: str, *more: tuple[str, str], retry: 
     return _problem(status, code, detail, *more, retry=retry)
 
 
-def come_back(facts: RequestFacts, code: str, detail: str, seconds: int = 1, *, status: int = 503) -> Refusal:
+def come_back(
+    facts: RequestFacts, code: str, detail: str, seconds: float | None = None, *, status: int = 503
+) -> Refusal:
     """The answer where there is no room, or no log, now: 503 or 429 with `Retry-After`. An EventSource would take that
-    for an end; it is given an empty stream that breaks off, which it comes back from with the cursor that it has."""
+    for an end; it is given an empty stream that breaks off, which it comes back from with the cursor that it has.
+
+    `seconds` is for how long to stay away, drawn at random by whoever refuses; None is one, and for an EventSource up
+    to two: without a `retry:` of its own all that were refused together would come back together.
+    """
     if facts.event_source and not terms(facts).negotiated:
         headers = [("content-type", "text/event-stream; charset=utf-8"), NO_STORE]
-        return Refusal(200, headers, b": %b\n" % code.encode(), abort=True)
+        wait = randint(1000, 2000) if seconds is None else round(1000 * seconds)
+        return Refusal(200, headers, b": %b\nretry: %d\n\n" % (code.encode(), wait), abort=True)
     # A POST with a cursor comes from an SDK, whose own retries would repeat it within a second.
     retry = facts.cursor is None
-    return _problem(status, code, detail, ("retry-after", str(seconds)), retry=retry)
+    later = str(1 if seconds is None else round(seconds))
+    return _problem(status, code, detail, ("retry-after", later), retry=retry)
 
 
 def nothing_more() -> Refusal:

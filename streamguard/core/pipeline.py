@@ -21,14 +21,15 @@ from zlib import crc32
 
 from streamguard.core.adaptive import Pressure
 from streamguard.core.arguments import shown
-from streamguard.core.cursor import Cursor
-from streamguard.core.errors import Failure, LocalProtocolError, UnsupportedItem, failure_from
+from streamguard.core.cursor import Cursor, chain
+from streamguard.core.errors import Failure, LocalProtocolError, failure_from
 from streamguard.core.flush import FlushPolicy
-from streamguard.core.flush_stage import MAX_HELD, FlushStage
+from streamguard.core.flush_stage import MAX_HELD
 from streamguard.core.frame import Frame, TextFields
 from streamguard.core.framing import FramedEncoder
 from streamguard.core.guard import CompletionGuard
-from streamguard.core.items import Block, Checkpoint, Ending, Event, Finish, Item, Joined, TextIntake
+from streamguard.core.item_stage import ItemStage
+from streamguard.core.items import Block, Ending, Event, Finish, Item
 from streamguard.core.jsontext import whole_text
 
 __all__ = ["FrameStage", "ItemStage", "Pipeline", "require_stage"]
@@ -38,74 +39,6 @@ def require_stage(stage: object, kind: type, order: str = "policy, encoder, guar
     """Raise TypeError unless `stage` is a `kind`; `order` is that of the stages."""
     if not isinstance(stage, kind):
         raise TypeError(f"{shown(stage)} stands where a {kind.__name__} belongs: {order}")
-
-
-class ItemStage:
-    """items -> flush: whole characters in, text that may leave out; everything else in order with it."""
-
-    def __init__(self, flush: FlushPolicy) -> None:
-        self.flush = FlushStage(flush)
-        self.intake = TextIntake()
-        self.items = 0  # what the source yielded: non-empty text, blocks, events, mappings
-
-    def push(self, item: Item, now: float) -> list[Item]:
-        """What may leave now. Raises TypeError for what no source may yield."""
-        if isinstance(item, str):
-            if isinstance(item, Joined) and item:
-                self.items += item.pieces - 1  # `text` counts one
-            text = self.text(item, now)
-            return [text] if text else []
-        if isinstance(item, bytes):
-            if not item:
-                return []
-            self.items += 1
-            text = self.intake.bytes(item)
-            text = self.flush.push(text, now) if text else ""
-            return [text] if text else []
-        if not isinstance(item, (Block, Event, Mapping, Finish, Checkpoint)):
-            raise _unsupported(item)
-        if isinstance(item, Finish) and item.reason is None:
-            return [item]  # usage on the way ends nothing, and tears no character
-        if isinstance(item, Checkpoint) and self.intake.torn:
-            return []  # from half a character nobody can go on; and to send it would tear it
-        if not isinstance(item, (Finish, Checkpoint)):
-            self.items += 1
-        text = self.drain()
-        return [text, item] if text else [item]
-
-    def text(self, piece: str, now: float) -> str:
-        """The hot path: the text that leaves as `piece` comes, possibly none."""
-        if not piece:
-            return ""
-        self.items += 1
-        if self.intake.torn or not piece.isascii():
-            piece = self.intake.text(piece)
-            if not piece:
-                return ""
-        return self.flush.push(piece, now)
-
-    def tick(self, now: float) -> list[Item]:
-        text = self.flush.tick(now)
-        return [text] if text else []
-
-    def drain(self) -> str:
-        """All that is held, an incomplete character as U+FFFD."""
-        rest = self.intake.end()
-        if rest:
-            self.flush.hold(rest)
-        return self.flush.drain()
-
-    def deadline(self) -> float | None:
-        return self.flush.deadline()
-
-
-def _unsupported(item: object) -> UnsupportedItem:
-    """The refusal of what no source may yield."""
-    if item is None:
-        return UnsupportedItem("None", "", "skip None; a PushSource ends with finish()")
-    if isinstance(item, type) and issubclass(item, (Block, Event, Finish, Checkpoint)):
-        return UnsupportedItem(f"the class {item.__name__}", "", f"yield an instance, {item.__name__}(…)")
-    return UnsupportedItem(type(item).__name__, "", "yield text as str or UTF-8 bytes, or a Block or Finish")
 
 
 class FrameStage:
@@ -223,6 +156,9 @@ class Pipeline:
         self._parts: list[bytes] = []  # what was admitted in a call that raised; leaves with the next one
         self._whole = encoder.max_text // 4  # so many characters fit a frame whatever they are
         self._clean = encoder.plain_text  # whether nothing waits that belongs before a text
+        self._stencil: Any = getattr(encoder.dialect, "stencil", None)  # of one that re-frames serialised events
+        self._straight = self._relays = self._stencil is not None  # and before an event that is cut out of its piece
+        self._most = encoder.max_block
         # A run: texts, one after the other, of which the stages are told at its end, all at once.
         self._limit = 0  # characters of a text that goes on with the run; none, where there is no run
         self._immediate = self._flush.immediate
@@ -274,11 +210,37 @@ class Pipeline:
             if type(item) is str and self._clean:
                 text = self._source.text(item, now)
                 return self._text(text) if text else b""
-            return self._admitted(self.stage.push(item, now))
+            if type(item) is bytes and self._straight:
+                cut = self._stencil.cut
+                if cut is not None and (data := cut(item)) is not None and len(data) <= self._most:
+                    return self._event(data, self._stencil.name)
+            written = self._admitted(self.stage.push(item, now))
+            self._straight = self._relays
+            return written
         except BaseException:
             self._settle()
-            self._clean = False  # what the item left behind goes first, should the caller go on
+            self._clean = self._straight = False  # what the item left behind goes first, should the caller go on
             raise
+
+    def _event(self, data: bytes, name: str | None) -> bytes:
+        """An event of `raw` that was cut out of its piece: as the stages do, without the calls."""
+        encoder, guard = self.encoder, self.guard
+        seq, offset, crc, _ = last = encoder.last
+        crc = crc32(b"\n\n%b\n" % data, crc) if name is None else chain(crc, name, None, data)
+        encoder.last = fields = (seq + 1, offset + len(data), crc, data)
+        self._source.items += 1
+        try:
+            if name is not None:
+                return guard.admit(Frame(*fields, name))
+            if guard.last is not last or guard.state != "open":
+                return guard.admit_text(fields)
+            written = guard.encoder.text(fields)
+        except BaseException:
+            self._rewind()
+            raise
+        guard.last = fields
+        guard.bytes += len(written)
+        return written
 
     def _released(self, item: str, now: float) -> str:
         """In a run: the text that leaves as `item` comes, which is not plain. Half a character ends the run."""

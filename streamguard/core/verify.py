@@ -73,8 +73,8 @@ class StreamVerifier:
         self.duplicates = 0  # frames that came again, and were dropped
         self._error: RemoteProtocolError | None = None
         self._dialect = None if dialect is None else dialect_named(dialect)
-        self._reader: DialectReader = (self._dialect or Raw()).reader()
-        self._read = self._reader.read
+        self.reader: DialectReader = (self._dialect or Raw()).reader()
+        self._read = self.reader.read
         self._max_frame = max_frame
         self._wire = self._carrier(wire)
         self._joint: Joint | None = None  # until the first new frame after a resume
@@ -148,10 +148,11 @@ class StreamVerifier:
         frames: list[AnswerFrame] = []
         if self._error is None and self.state not in ("closed", "cut"):
             try:
+                torn = getattr(self._wire, "unfinished", False)
                 for record in self._wire.end():
                     self._take_partial(record, frames)
                 self._step("eof")
-                self._conclude(clean)
+                self._conclude(clean and not torn)  # framing proves nothing that ends inside an event
             except RemoteProtocolError as exc:
                 self._fault(exc)
         return frames
@@ -303,8 +304,8 @@ class StreamVerifier:
             raise self._corrupt("checksum", "the opening's cursor is not cursor zero")
         if record.name == "open" and self._dialect is None:
             self._dialect = Native()
-            self._reader = self._dialect.reader()
-            self._read = self._reader.read
+            self.reader = self._dialect.reader()
+            self._read = self.reader.read
         if self.state != "open":  # the comment and native's `open` event are one opening
             self._step("opening")
 
@@ -336,9 +337,9 @@ class StreamVerifier:
         self.failure = failure_in(summary) or self.failure
 
     def _read_reader(self) -> None:
-        self.finish_reason = Ending(reasons=self._reader.reasons).finish_reason
-        self.usage = self._reader.usage
-        self.failure = self._reader.error
+        self.finish_reason = Ending(reasons=self.reader.reasons).finish_reason
+        self.usage = self.reader.usage
+        self.failure = self.reader.error
 
     def _conclude(self, clean: bool) -> None:
         """The verdict of a stream whose bytes have ended."""
@@ -348,11 +349,11 @@ class StreamVerifier:
         if self._promised:
             raise TruncatedStream(cursor=self.cursor, detail=detail)
         # No cursors: the provider's own end is all there is to go by.
-        self.proved_by = self._reader.proof(clean)
+        self.proved_by = self.reader.proof(clean)
         self._read_reader()
         if self.proved_by is None and self.failure is None:
             raise TruncatedStream(detail=detail)
-        self.failure = self._reader.judge()
+        self.failure = self.reader.judge()
         if self.failure is not None:
             raise FailedStream("failed", self.failure)
         self.verdict = Verdict.UNVERIFIED

@@ -2,7 +2,8 @@
 
 Every stream ends in exactly one Outcome, on every exit, an instant disconnect included. It is given to
 `on_end` once, shielded from cancellation and limited in time; an exception in it is logged and harms
-no stream.
+no stream. A stream in a log that one process lets go of, for another to go on with, has one in each; all
+but the last say `let_go`.
 """
 
 from __future__ import annotations
@@ -32,7 +33,8 @@ class Outcome:
     the transport took everything: only a reader that acknowledges makes it `yes`. `usage` is what the
     source reported so far, also where it did not finish. Times are seconds on the driver's clock:
     `started` when the request came, then the first item, the first bytes, the end; None for what never
-    happened. `abandoned` says that the source did not stop in time.
+    happened. `abandoned` says that the source did not stop in time. `let_go` says that the stream lives on in
+    its log without an end of this process's: who goes on with it, or ends it, has an Outcome of its own.
     """
 
     status: str
@@ -51,6 +53,7 @@ class Outcome:
     ended: float
     request_id: str | None = None
     abandoned: bool = False
+    let_go: bool = False
 
 
 OnEnd = Callable[[Outcome], Awaitable[None] | None]

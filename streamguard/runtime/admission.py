@@ -38,9 +38,10 @@ _QUIET: Final = 10.0  # seconds between two warnings that requests are refused
 
 class NoRoom(Exception):
     """A request that gets no slot. `why` is that nobody more may wait (`full`), that it waited for `max_wait`
-    (`waited_too_long`), or that its reader `left` meanwhile. `own`: its principal, or key, has too many streams."""
+    (`waited_too_long`), or that its reader `left` meanwhile. `own`: its principal, or key, has too many streams.
+    `retry_after`: the seconds that it is told to stay away, drawn from the limits' to twice as much."""
 
-    def __init__(self, why: Why, *, own: bool, retry_after: int) -> None:
+    def __init__(self, why: Why, *, own: bool, retry_after: float) -> None:
         super().__init__(why)
         self.why: Why = why
         self.own = own
@@ -127,7 +128,7 @@ class Admission:
             self._say()
         seconds = self.limits.retry_after
         return NoRoom(
-            why, own=self._slots.own_limit(principal, key), retry_after=random.randint(seconds, 2 * seconds)
+            why, own=self._slots.own_limit(principal, key), retry_after=random.uniform(seconds, 2 * seconds)
         )
 
     def _say(self) -> None:

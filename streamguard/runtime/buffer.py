@@ -88,6 +88,7 @@ class HandOver:
 
     def __init__(self, bounds: Buffer, clock: Callable[[], float] = time.monotonic) -> None:
         self.closed = False  # nobody takes any more
+        self.idle = False  # the consumer sleeps, or is about to
         self._bounds = bounds
         self._clock = clock
         self._size_items, self._size_bytes = bounds.max_items, bounds.max_bytes  # written by the consumer
@@ -98,7 +99,6 @@ class HandOver:
         self._taken = self._taken_bytes = 0
         # Below these counts there is room whatever was taken since they were set: a producer need not look.
         self._look_items, self._look_bytes = bounds.max_items, bounds.max_bytes
-        self._idle = False  # the consumer sleeps, or is about to
         self._sleepers: deque[Callable[[], object]] = deque()  # wake a producer that sleeps, or is about to
         self._ready: anyio.Event | None = None
         self._call: LoopCaller | None = None  # into the consumer's loop
@@ -117,7 +117,7 @@ class HandOver:
             own = size_of(item)
             self._put_bytes = size = self._put_bytes + own
             self._append((own, item))
-        if self._idle:
+        if self.idle:
             self._wake()
         return (count < self._look_items and size < self._look_bytes) or self._look()
 
@@ -134,7 +134,7 @@ class HandOver:
             failure.__cause__ = cause
         self._failure = failure
         self._queue.append(_END)
-        if self._idle:
+        if self.idle:
             self._wake()
 
     def _look(self) -> bool:
@@ -188,9 +188,13 @@ class HandOver:
         Raises StopAsyncIteration after the last one or after `close`, or, once, the failure that the producer
         ended with. A call that is cancelled has taken nothing.
         """
-        queue = self._queue
-        while not queue:
+        while not self._queue:
             await self._sleep()
+        return self._pop()
+
+    def _pop(self) -> Item:
+        """What `take` gives, and raises, where something is there."""
+        queue = self._queue
         if self.closed:
             raise StopAsyncIteration
         if self._sleepers:
@@ -216,7 +220,7 @@ class HandOver:
         self._look_items = -1
         self._queue.clear()
         self._queue.append(_END)  # for one that waits in `take`
-        if self._idle:
+        if self.idle:
             self._wake()
         self._wake_producers()
 
@@ -234,15 +238,15 @@ class HandOver:
         if self._call is None:
             self._call = LoopCaller()
         self._ready = ready = anyio.Event()
-        self._idle = True
+        self.idle = True
         if self._queue:
-            self._idle = False
+            self.idle = False
             return
         await ready.wait()
 
     def _wake(self) -> None:
         """Wake the consumer, once: whoever puts until it has woken finds it awake."""
-        self._idle = False
+        self.idle = False
         assert self._call is not None  # it slept
         self._call(self._awake)
 

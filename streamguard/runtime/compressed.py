@@ -8,6 +8,8 @@ The trailer is not a stage's: only an end that is clean has one. Who ends the bo
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from streamguard.core.compress import GzipBody
 from streamguard.core.cursor import Cursor
 from streamguard.core.errors import Failure
@@ -25,6 +27,7 @@ class CompressedStage:
         self._write = body.write
         self._body = body
         self.part: str = getattr(stage, "part", "")
+        self.over: Callable[[], bool | None] = getattr(stage, "over", lambda: None)
         self.timed = stage.timed
         self.deadline = stage.deadline
 

@@ -12,8 +12,8 @@ own next write: one write at a time, and no lock.
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable
-from contextlib import AbstractContextManager
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any, Generic, TypeVar
 
 import anyio
@@ -52,7 +52,7 @@ class Connection(Generic[T]):
         self._visible = True
         self._taken = -float("inf")  # what the socket had taken at the last look, and since when it is no more
         self._since = self.wrote
-        self._scope: anyio.CancelScope | None = None
+        self._scope: Any = None  # a CancelScope, or what stands for one
         self._new_scope: Callable[[], anyio.CancelScope] = anyio.CancelScope
         self._claimed = False
         self._free: anyio.Event | None = None  # for who waits until it is claimed no more
@@ -67,6 +67,17 @@ class Connection(Generic[T]):
         if not claimed and self._free is not None:
             self._free.set()
             self._free = None
+
+    @contextmanager
+    def claim_for(self, interruption: Any) -> Iterator[None]:
+        """A claim for a write that waits already: `interruption.cancel()` is to end it."""
+        with self.claim():
+            self._scope = interruption
+            try:
+                yield
+            finally:
+                self._scope = None
+                self.wrote = self._clock()
 
     async def settled(self) -> None:
         """Wait until nobody writes beside the driver."""

@@ -29,10 +29,12 @@ from streamguard.runtime.ending import GONE, SHUTDOWN, SHUTDOWN_LIMIT, Ending, W
 from streamguard.runtime.patience import Patience
 from streamguard.runtime.pressure import StreamPressure
 from streamguard.runtime.report import deliver, make_outcome
+from streamguard.runtime.shortcut import NearSource, Shortcut
 from streamguard.runtime.sink import Sink, Stage
 from streamguard.runtime.source import TokenSource
 from streamguard.runtime.timing import DEFAULT_TIMING, Timing
 from streamguard.runtime.turns import SLICE, LoopTurns
+from streamguard.runtime.wakeup import running_trio
 from streamguard.runtime.watch import ClockWatch
 
 __all__ = ["DirectDriver"]
@@ -78,6 +80,7 @@ class DirectDriver(Generic[T]):
         self._thread: int | None = None  # of the event loop, once it runs
         self._watch: ClockWatch[T] = ClockWatch(stage, self._line, self._end, self._patience, timing, name=self._name)
         self._pressure: StreamPressure | None = None  # for a flush policy that is told of it
+        self._near: NearSource | None = None  # the source, while it has this driver's shortcut
         self._started = self._clock()
         self._first_item: float | None = None
         self._abandoned = False
@@ -248,9 +251,8 @@ class DirectDriver(Generic[T]):
                 return
             self._watch.parked = self._clock()
             turns = LoopTurns(await self.source.open())
-            stage: Any = self.stage
-            if getattr(stage, "sampled", False):
-                self._pressure = StreamPressure(stage, self._line.unsent, self._clock)
+            self._pressure = StreamPressure.of(self.stage, self._line.unsent, self._clock)
+            self._lend(turns)
             while await self._loop(turns):
                 pass
         except Lost as exc:
@@ -264,9 +266,20 @@ class DirectDriver(Generic[T]):
             end.why = end.why or Why("failed", failure_from(exc), plain)
         finally:
             self._watch.parked = None
+            if self._near is not None:
+                self._near.shortcut = None
         assert self._inside is not None
         if not self._scope.cancel_called and self._inside.requested(unknown=False):
             await self._inside.repeat()  # the source hid it; half an answer must not pass for a whole one
+
+    def _lend(self, turns: LoopTurns[Item]) -> None:
+        """Let a source that is pushed to in this loop write its items by itself, where nothing else is to be done."""
+        if not isinstance(turns.source, NearSource) or running_trio() is not None:
+            return
+        if not self.stage.timed and self._pressure is None:
+            near, shared = turns.source, (self._line, self._watch, self._patience, self._clock)
+            near.shortcut = Shortcut(near, self.stage, self.sink, turns, shared)
+            self._near = near
 
     async def _loop(self, turns: LoopTurns[Item]) -> bool:
         """The hot path, the source item by item. Parked until it awaits something else: in between nobody else runs.
@@ -298,19 +311,16 @@ class DirectDriver(Generic[T]):
                     line.torn = True
                     raise
                 now = clock()  # the write may have waited, and that is not the source's silence
-            if timed:
-                due = deadline()
-                if due is not None and due < watch.armed:
-                    watch.armed = due
-                    watch.rearm.set()
+            if timed and (due := deadline()) is not None and due < watch.armed:
+                watch.armed = due
+                watch.rearm.set()
             if now > slice_end:
                 late = now - slice_end
                 slice_end = now + SLICE
                 if pressure is not None and pressure.look(now):
                     return True
                 if ran[0] is mark and turns.due(late):
-                    watch.parked = None
-                    if await turns.give(late):
+                    if await watch.beside(turns, late, now):
                         return True
                     slice_end = (now := clock()) + SLICE
             ran[0] = mark

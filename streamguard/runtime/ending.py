@@ -9,6 +9,7 @@ that was not ended is aborted.
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from typing import Any, Final, Generic, TypeVar
 
 import anyio
@@ -20,7 +21,7 @@ from streamguard.runtime.connection import Connection, Lost
 from streamguard.runtime.sink import Stage
 from streamguard.runtime.timing import Timing
 
-__all__ = ["GONE", "SHUTDOWN", "SHUTDOWN_LIMIT", "SLOW", "Ending", "Why", "lost"]
+__all__ = ["GONE", "SHUTDOWN", "SHUTDOWN_LIMIT", "SLOW", "Ending", "Why", "log_end", "lost"]
 
 logger = logging.getLogger("streamguard")
 
@@ -66,6 +67,7 @@ class Ending(Generic[T]):
         self._name = name
         # Of a stream in a log: whether this is its `producer` or a `reader`; empty for any other.
         self.part: str = getattr(stage, "part", "")
+        self._over: Callable[[], bool | None] = getattr(stage, "over", lambda: None)
 
     def begin(self) -> None:
         """The source is over, or told to be: from now on `why` is settled."""
@@ -136,21 +138,29 @@ class Ending(Generic[T]):
         self._tell()
         if self.unsent:
             last = self.unsent + last
-        await line.send(last)
+        if last:
+            await line.send(last)
 
     def _tell_parted(self, failure: Failure) -> None:
         """What ended is a connection of a stream that lives on in its log, or this process's part in it. A reader that
         was dropped is a warning, as it is where its stream ends with it; one that left by itself is none."""
+        what = "a reader is not served any more," if self.part == "reader" else "this process lets go of it"
         dropped = failure.code in _DROPPED and failure is not GONE.failure
         logger.log(
             logging.WARNING if dropped else logging.INFO,
-            "stream %s goes on: %s after %d items: %s: %s",
+            "stream %s %s: %s after %d items: %s: %s",
             one_line(self._name),
-            "a reader is not served any more," if self.part == "reader" else "it is let go of",
+            "goes on" if self.part == "producer" else "is over" if self._stage.status is not None else self._lives(),
+            what,
             self._stage.items,
             one_line(failure.code),
             one_line(failure.message),
         )
+
+    def _lives(self) -> str:
+        """How the stream stands whose reader is not served any more, as far as this process knows."""
+        over = self._over()
+        return "lives in its log" if over is None else "is over" if over else "goes on"
 
     def _tell_dropped(self) -> None:
         """The reader of a stream that was written to its end took nothing of what its transport holds."""
@@ -181,16 +191,21 @@ class Ending(Generic[T]):
         if self.part and stage.status is None and exc is None:
             self._tell_parted(failure)
             return
-        unexpected = exc is not None and not isinstance(exc, (SourceFailed, LocalProtocolError))
         early = exc is not None and not stage.items and not self._timing.peek and not self.part
-        logger.log(
-            logging.ERROR if unexpected else logging.WARNING,
-            "stream %s ended as %s after %d items: %s: %s%s",
-            one_line(self._name),
-            status,
-            stage.items,
-            one_line(failure.code),
-            one_line(failure.message),
-            _EARLY if early else "",
-            exc_info=exc if unexpected else None,
-        )
+        log_end(self._name, status, failure, exc, stage.items, early=early)
+
+
+def log_end(name: str, status: str, failure: Failure, exc: Exception | None, items: int, *, early: bool) -> None:
+    """The line of a stream that did not complete, of whose source `exc` came. `early`: before its first item."""
+    unexpected = exc is not None and not isinstance(exc, (SourceFailed, LocalProtocolError))
+    logger.log(
+        logging.ERROR if unexpected else logging.WARNING,
+        "stream %s ended as %s after %d items: %s: %s%s",
+        one_line(name),
+        status,
+        items,
+        one_line(failure.code),
+        one_line(failure.message),
+        _EARLY if early else "",
+        exc_info=exc if unexpected else None,
+    )

@@ -108,6 +108,11 @@ class StreamPressure:
         self._meter = loop_meter(clock)
         self._due = -float("inf")
 
+    @classmethod
+    def of(cls, stage: Any, unsent: Callable[[], int | None], clock: Callable[[], float]) -> StreamPressure | None:
+        """The same; None for a stage whose policy does not ask."""
+        return cls(stage, unsent, clock) if getattr(stage, "sampled", False) else None
+
     def look(self, now: float) -> bool:
         """To be called often. True where the stage is timed now and was not, or the other way round."""
         if now < self._due:

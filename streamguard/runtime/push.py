@@ -97,6 +97,11 @@ class PushSource:
             raise refused
         self._end(failure, None)
 
+    @property
+    def ended(self) -> bool:
+        """Whether `finish` or `fail` was called, or more was put than it holds."""
+        return bool(self._ended)
+
     def wait(self) -> bool:
         """Wait, in a thread of the producer's, until half of the buffer is free. False: the stream is over.
 

@@ -83,7 +83,7 @@ async def stored(
 
 class ReplayStage:
     """Pages of frames -> bytes of one connection, behind `at`; `resume` is the address to come back to, `flow`
-    what a reader that gives credit says."""
+    what a reader that gives credit says. `over` tells whether the stream is over, None where that is not known here."""
 
     timed = False
     part = "reader"
@@ -95,6 +95,7 @@ class ReplayStage:
         self.ending = Ending()
         self.items = 0
         self.parting = "lost"  # the reason of a `bye`
+        self.over: Callable[[], bool | None] = _unknown
         self._last: Any = None  # frame, or row
         self._at = at._replace(status=None)
         self._own_ids = own_ids
@@ -156,3 +157,7 @@ class ReplayStage:
     @property
     def sent(self) -> int:
         return self.guard.bytes
+
+
+def _unknown() -> bool | None:
+    return None

@@ -19,7 +19,7 @@ from streamguard.observe.hooks import OnEnd, Outcome
 from streamguard.runtime.cancellation import FATAL, leaf
 from streamguard.runtime.sink import Stage
 
-__all__ = ["HOOK_GRACE", "HOOK_LIMIT", "deliver", "make_outcome"]
+__all__ = ["HOOK_GRACE", "HOOK_LIMIT", "deliver", "deliver_from_thread", "make_outcome"]
 
 logger = logging.getLogger("streamguard")
 
@@ -39,6 +39,20 @@ async def deliver(outcome: Outcome, on_end: OnEnd) -> None:
         # A task of its own, because a shield alone does not keep out asyncio's own `Task.cancel`.
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(_finished, result, name)
+
+
+def deliver_from_thread(
+    outcome: Outcome, on_end: OnEnd, wait: Callable[[Callable[..., Awaitable[None]], Any, str], object]
+) -> None:
+    """The same on a thread without an event loop. `wait(function, *args)` runs an async one in a loop of another."""
+    name = outcome.cursor.sid[:8]
+    try:
+        result = on_end(outcome)
+    except BaseException as exc:
+        _raised(exc, name)
+        return
+    if result is not None:
+        wait(_finished, result, name)
 
 
 def _raised(exc: BaseException, name: str) -> None:

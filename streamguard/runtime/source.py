@@ -100,6 +100,19 @@ class TokenSource:
         own = isinstance(self._iterator, (ThreadIterator, AheadIterator, PushSource))
         return self._iterator if own or inspect.isasyncgen(self._iterator) else _Steps(self._iterator)
 
+    def open_sync(self) -> tuple[Iterable[Item], contextvars.Context] | None:
+        """A plain sync producer, which is the caller's from now on, to close too, and the context it is to run in;
+        None for any other, which needs an event loop. Raises as `open` does."""
+        producer = self._producer
+        if not _is_iterable(producer) or isinstance(producer, (AsyncIterable, TokenSource)):
+            return None
+        if self._closed or self._opened:
+            raise StreamClosed("the source is closed" if self._closed else "a source is opened once")
+        _refuse_spent(producer)
+        _take(producer)
+        self._opened = self._closed = True
+        return producer, self._context
+
     def _iterate(self, producer: Any) -> AsyncIterator[Item]:
         if not isinstance(producer, AsyncIterable):
             return ThreadIterator(producer, self._buffer or Buffer(), self._context)

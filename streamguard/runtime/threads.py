@@ -26,7 +26,7 @@ from streamguard.runtime.buffer import Buffer, HandOver
 from streamguard.runtime.closing import close_sync
 from streamguard.runtime.wakeup import LoopCaller
 
-__all__ = ["ThreadIterator"]
+__all__ = ["SourceThread", "ThreadIterator"]
 
 logger = logging.getLogger("streamguard")
 
@@ -39,7 +39,8 @@ class ThreadIterator:
         self._iterable = iterable
         self._context = context
         self._hand_over = HandOver(bounds)
-        self._worker: _Worker | None = None
+        self._worker: SourceThread | None = None
+        self._over: anyio.Event | None = None  # set once the thread has closed the source
 
     def __aiter__(self) -> ThreadIterator:
         return self
@@ -58,9 +59,10 @@ class ThreadIterator:
                 return
             self._start()  # what closes a connection may block
         assert self._worker is not None
+        assert self._over is not None
         worker = self._worker
         try:
-            await worker.over.wait()
+            await self._over.wait()
         finally:
             worker.awaited = False
         failure, worker.failure = worker.failure, None
@@ -68,24 +70,25 @@ class ThreadIterator:
             raise failure
 
     def _start(self) -> None:
-        worker = _Worker(self._iterable, self._hand_over, LoopCaller())
-        thread = threading.Thread(
-            target=self._context.run, args=(worker.run,), name="streamguard-source", daemon=True
-        )
-        thread.start()
-        self._worker = worker  # not before: a thread that could not be started is none to wait for
+        over, call = anyio.Event(), LoopCaller()
+        worker = SourceThread(self._iterable, self._hand_over, lambda: call(over.set))
+        worker.start(self._context)
+        self._worker, self._over = worker, over  # not before: a thread that could not be started is none to wait for
 
 
 @attrs.define(eq=False)
-class _Worker:
-    """What runs in the thread."""
+class SourceThread:
+    """The thread of one source. `over` is called there at its end, once the source is closed."""
 
     iterable: Iterable[Item]
     hand_over: HandOver
-    on_loop: Callable[[Callable[[], object]], object]
-    over: anyio.Event = attrs.field(factory=anyio.Event)
+    over: Callable[[], object]
     awaited: bool = True  # whether anybody waits for the close, or will
     failure: Exception | None = None  # what closing raised
+
+    def start(self, context: contextvars.Context) -> None:
+        """Start it, in `context`. Raises RuntimeError where the system gives no thread."""
+        threading.Thread(target=context.run, args=(self.run,), name="streamguard-source", daemon=True).start()
 
     def run(self) -> None:
         """Step, put, wait for room; close whatever happens."""
@@ -104,7 +107,7 @@ class _Worker:
         hand_over.end(failure)  # before the clean-up, which may take its time
         del failure  # its traceback holds the source's frames
         self._close(iterator)
-        self.on_loop(self.over.set)
+        self.over()
 
     def _close(self, iterator: Iterator[Item] | None) -> None:
         parts = (self.iterable,) if iterator is None or iterator is self.iterable else (iterator, self.iterable)

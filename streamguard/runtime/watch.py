@@ -27,6 +27,7 @@ from streamguard.runtime.ending import Ending, Why, lost
 from streamguard.runtime.patience import TICK, Patience
 from streamguard.runtime.sink import Stage
 from streamguard.runtime.timing import Timing
+from streamguard.runtime.turns import LoopTurns
 
 __all__ = ["ClockWatch"]
 
@@ -91,6 +92,19 @@ class ClockWatch(Generic[T]):
             self._resting = False
             self._line.look_from(now)
             self.rearm.set()
+
+    async def beside(self, turns: LoopTurns[Any], late: float, now: float) -> bool:
+        """The driver gives the loop a turn, parked as in a source that waits: for one that never does there is no other
+        time at which a sign of life, or what a policy holds, could leave. What `give` answers."""
+        if self._end.why is not None:  # which the driver sees before it parks
+            return False
+        if self.late:
+            self.before_parking()
+        self.parked = now
+        changed = await turns.give(late)
+        self.parked = None
+        await self._line.settled()
+        return changed
 
     def closing(self) -> float:
         """The driver closes the source from now on: a clean-up that does not stop either is abandoned."""

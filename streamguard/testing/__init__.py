@@ -11,6 +11,8 @@
     policy_contract   check_flush_policy
     source_contract   check_source
     log_contract      check_stream_log, its rules by name
+    adapter_contract  check_adapter, its rules by name; it needs httpx
+    adapter_sources   what the application serves that it is shown
     contract          what both raise
     crash             steps at which a process kills itself, or stops
     strategies        Hypothesis strategies; the one module that needs Hypothesis, imported by its own name
@@ -25,6 +27,8 @@ import importlib
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
+    from streamguard.testing.adapter_contract import ADAPTER_RULES, AdapterCase, check_adapter, check_adapter_rule
+    from streamguard.testing.adapter_sources import SOURCES, AdapterSources
     from streamguard.testing.chunks import (
         Frames,
         byte_by_byte,
@@ -106,12 +110,19 @@ __all__ = [
     "check_stream_log",
     "check_log_rule",
     "LOG_RULES",
+    "check_adapter",
+    "check_adapter_rule",
+    "ADAPTER_RULES",
+    "AdapterCase",
+    "AdapterSources",
+    "SOURCES",
     "ContractBroken",
 ]
 
 _HOMES: Final = (
     "source", "server", "conduct", "layers", "proxy", "plan", "chunks", "decoders",
     "policy_contract", "source_contract", "log_contract", "contract", "crash",
+    "adapter_sources", "adapter_contract",
 )  # fmt: skip
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 import socket
 import struct
 from collections.abc import AsyncIterator, Callable
@@ -430,11 +431,14 @@ def test_ones_own_limit_is_429_and_nobody_elses(kind: str) -> None:
 
 def test_an_event_source_is_not_stopped_for_good() -> None:
     gate = Gate()
-    app, held, _ = holding("starlette yields", "t0 ", gate, max_streams=1, max_waiting=0)
+    app, held, _ = holding("starlette yields", "t0 ", gate, max_streams=1, max_waiting=0, retry_after=5)
     with serving(app) as server, ExitStack() as stack:
         begun(stack, server)
         answer = asking(server, **SSE)
-        assert (answer.status, answer.body, answer.clean) == (200, b": full\n", False)
+        assert (answer.status, answer.clean) == (200, False)
+        wait = re.fullmatch(rb": full\nretry: (\d+)\n\n", answer.body)
+        assert wait is not None
+        assert 5000 <= int(wait[1]) <= 10000
         gate.open()
         held.idle()
 

@@ -14,10 +14,13 @@ import pytest
 
 from streamguard.adapters.asgi import GuardedAnswer
 from streamguard.adapters.endpoints import Endpoints
+from streamguard.adapters.shutdown import DRAIN
 from streamguard.app import StreamGuard, anyone_with_the_id
 from streamguard.core.cursor import cursor_zero, new_sid
 from streamguard.log.memory import MemoryLog
+from streamguard.runtime.drain import Drain
 from streamguard.runtime.timing import Timing
+from streamguard.testing import ScriptedServer
 
 
 def logged(timing: Timing) -> Any:
@@ -73,3 +76,36 @@ async def test_the_block_of_a_lost_stream_is_followed_by_an_abort_only_when_it_w
                 assert not over
                 gone.set()
     assert over
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("make", [logged, direct])
+async def test_its_connection_is_ended_also_where_a_server_leaves_an_unfinished_answer_open(
+    make: Callable[[Timing], Any],
+) -> None:
+    cursor = cursor_zero(new_sid())._replace(seq=3, offset=9)
+    headers = [("accept", "text/event-stream"), ("last-event-id", str(cursor))]
+    server = ScriptedServer(make(Timing(linger=0.01)), path="/streams", headers=headers, killable=True)
+    await server.run()
+    assert (server.ended, server.kills) == ("unfinished", ["close"])
+
+
+@pytest.mark.anyio
+async def test_so_is_that_of_a_reader_whose_stream_was_shut_down_before_its_headers() -> None:
+    answering: list[GuardedAnswer] = []
+
+    async def source() -> AsyncIterator[str]:
+        await anyio.sleep_forever()
+        yield "never"
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        answering.append(GuardedAnswer(source, unsealed="allow", timing=Timing(linger=0.01, peek=60.0)))
+        drain = scope[DRAIN] = Drain(grace=0.0)
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(answering[0], scope, receive, send)
+            await anyio.wait_all_tasks_blocked()
+            drain.begin()
+
+    server = ScriptedServer(app, headers=[("accept", "text/event-stream")], killable=True)
+    await server.run()
+    assert (server.status, server.ended, server.kills) == (200, "unfinished", ["close"])

@@ -24,6 +24,7 @@ from streamguard.adapters.seal import (
     UnsealedResponse,
     part_send,
 )
+from streamguard.adapters.shutdown import DRAIN
 from streamguard.adapters.starlette import GuardedResponse, guarded
 from streamguard.core.receipt import Verdict
 from streamguard.runtime.timing import Timing
@@ -322,7 +323,7 @@ def test_what_a_decorator_hid_is_told_too(caplog: pytest.LogCaptureFixture) -> N
 
 @pytest.mark.anyio
 async def test_websockets_pass_untouched() -> None:
-    scope = {"type": "websocket", "path": "/"}
+    scope: Scope = {"type": "websocket", "path": "/"}
     seen: list[Any] = []
 
     async def app(*call: Any) -> None:
@@ -334,10 +335,11 @@ async def test_websockets_pass_untouched() -> None:
     async def send(message: Message) -> None:
         raise AssertionError
 
-    await SealMiddleware(app)(scope, receive, send)
+    seal = SealMiddleware(app)
+    await seal(scope, receive, send)
     assert seen == [(scope, receive, send)]
     assert seen[0][0] is scope
-    assert scope == {"type": "websocket", "path": "/"}
+    assert scope == {"type": "websocket", "path": "/", DRAIN: seal.draining.draining}  # a guarded stream ends with it
 
 
 # ---- parts of a body ----------------------------------------------------------------------------

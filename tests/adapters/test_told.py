@@ -7,8 +7,9 @@ from contextlib import suppress
 
 import pytest
 
+from streamguard.core.cursor import cursor_zero
 from streamguard.runtime.timing import Timing
-from tests.adapters.logged_apps import OURS, Site, reading, wait_until
+from tests.adapters.logged_apps import OURS, Site, reading, sid_of, wait_until
 from tests.adapters.servers import Gate, serving
 
 
@@ -53,7 +54,24 @@ def test_a_reader_that_is_dropped_is_a_warning(timing: Timing, why: str, caplog:
         wait_until(lambda: not len(site.guard.readers))
     (told,) = lines(caplog)
     assert told[0] == logging.WARNING
-    assert f"goes on: a reader is not served any more, after 1 items: {why}" in told[1]
+    assert f"is over: a reader is not served any more, after 1 items: {why}" in told[1]
+
+
+def test_of_a_stream_that_is_not_generated_here_it_is_not_said_whether_it_goes_on(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    site = Site("t0 ", "t1 ", timing=Timing(heartbeat=0.2, write=0.05, linger=0.05))
+    with serving(site.app) as server:
+        with reading(server, connection="close", **OURS) as whole:
+            sid = sid_of(whole.rest())
+        site.idle()
+        at = str(cursor_zero(sid))
+        with reading(server, last_event_id=at, streamguard="v=1, credit=(1 65536)") as connection:
+            with suppress(ConnectionResetError):
+                connection.rest()
+            wait_until(lambda: not len(site.guard.readers))
+    (told,) = lines(caplog)
+    assert "lives in its log: a reader is not served any more, after 1 items: slow: the reader took" in told[1]
 
 
 def test_a_source_that_fails_at_once_is_told_of_once_without_advice_that_does_not_hold(
@@ -92,4 +110,5 @@ def test_a_server_that_goes_away_ends_no_stream(caplog: pytest.LogCaptureFixture
         connection.until(b't0 "')
     assert {level for level, _ in lines(caplog)} == {logging.INFO}
     assert all("goes on: " in line for _, line in lines(caplog))
-    assert "goes on: it is let go of after 1 items: shutdown: the server is going away" in lines(caplog)[-1][1]
+    last = lines(caplog)[-1][1]
+    assert "goes on: this process lets go of it after 1 items: shutdown: the server is going away" in last

@@ -111,6 +111,7 @@ def test_what_becomes_of_such_readers_is_said_once_whatever_their_limit(reached:
         anyio.run(served, Conduct(), Timing(write=limit), reached)
     assert [record.levelname for record in caplog.records] == ["INFO"]
     assert ("TCP_USER_TIMEOUT" in caplog.text) is not reached
+    assert "will be dropped" in caplog.text  # at the first stream: what was dropped would be an incident
     assert PAGE in caplog.text
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from contextlib import ExitStack
 from types import CodeType, FrameType
 from typing import Any, Final
 from unittest import mock
@@ -17,8 +18,8 @@ from unittest import mock
 import attrs
 
 from streamguard.core import framing
-from streamguard.runtime import direct
-from tests.benchmarks.paths import WAYS, Way, serve, tokens
+from streamguard.runtime import direct, shortcut
+from tests.benchmarks.paths import WAYS, Source, Way, serve, tokens
 from tests.proofs.registry import Result, Run, Table, proof
 
 __all__ = ["Cost", "bytecode_per_token", "count"]
@@ -60,8 +61,8 @@ class _Counter:
         return self.step
 
 
-def _trace(way: Way, length: int) -> _Counter:
-    left_out: set[CodeType] = {tokens.__code__}
+def _trace(way: Way, length: int, source: Source) -> _Counter:
+    left_out: set[CodeType] = {source.__code__}
     counter = _Counter(left_out)
 
     def start(app: Callable[..., Any]) -> Callable[..., Any]:
@@ -76,23 +77,24 @@ def _trace(way: Way, length: int) -> _Counter:
 
         return traced
 
-    still = mock.patch.object(direct, "SLICE", float("inf"))  # no turn of the loop that depends on time
-    with still, mock.patch.object(framing, "new_sid", return_value=_SID):
-        serve(start(way.make(tokens(length))))
+    with ExitStack() as patches:
+        for module in (direct, shortcut):  # no turn of the loop that depends on time
+            patches.enter_context(mock.patch.object(module, "SLICE", float("inf")))
+        patches.enter_context(mock.patch.object(framing, "new_sid", return_value=_SID))
+        serve(start(way.make(source(length))))
     return counter
 
 
-def count(way: Way) -> Cost:
-    """What one more token costs on `way`."""
-    _trace(way, SHORT)  # imports and caches
-    short, long = _trace(way, SHORT), _trace(way, LONG)
-    share = {
-        code: (found - short.bytecodes.get(code, 0)) / (LONG - SHORT) for code, found in long.bytecodes.items()
-    }
+def count(way: Way, first: int = SHORT, last: int = LONG, source: Source = tokens) -> Cost:
+    """What one more token costs on `way`, counted from answers of `first` and of `last` tokens."""
+    _trace(way, first, source)  # imports and caches
+    short, long = _trace(way, first, source), _trace(way, last, source)
+    more = last - first
+    share = {code: (found - short.bytecodes.get(code, 0)) / more for code, found in long.bytecodes.items()}
     dearest = sorted(share.items(), key=lambda item: -item[1])
     return Cost(
         sum(share.values()),
-        (sum(long.calls.values()) - sum(short.calls.values())) / (LONG - SHORT),
+        (sum(long.calls.values()) - sum(short.calls.values())) / more,
         tuple((code.co_name if sys.version_info < (3, 11) else code.co_qualname, each) for code, each in dearest[:12]),
     )
 

@@ -44,8 +44,8 @@ from tests.proofs.measure import ratio
 from tests.proofs.registry import Result, Run, Table, proof
 
 __all__ = [
-    "BRIEF", "RATE", "READERS", "STACKS", "TOKENS", "Served", "allow_files", "answering", "memory_per_stream", "served",
-    "served_per_token", "source_of", "streaming_app",
+    "BRIEF", "FRAME", "PAIRS", "RATE", "READERS", "STACKS", "TOKENS", "Served", "allow_files", "answering", "listening",
+    "memory_per_stream", "numbers", "served", "served_per_token", "source_of", "streaming_app",
 ]  # fmt: skip
 
 STACKS: Final = (("h11", "asyncio"), ("httptools", "uvloop"))
@@ -66,6 +66,8 @@ _MORE: Final = ("bytes a token", "sleeps a token", "µs once a stream")
 MOST_LATER: Final = 100.0  # microseconds
 MOST_MEMORY: Final = 1.25
 
+
+_RUNNING: Final = re.compile(r"(?:running on|Listening at:) http://[\d.]+:(\d+)")
 
 _turns = itertools.cycle(range(READERS))
 
@@ -100,7 +102,8 @@ def _frame() -> int:
 FRAME: Final = _frame()
 
 
-def _numbers(scope: Any) -> float | None:
+def numbers(scope: Any) -> float | None:
+    """What this process used, at the addresses that ask for it."""
     if scope["path"] == "/cpu":
         return time.process_time()
     if scope["path"] == "/sleeps":
@@ -121,7 +124,7 @@ def answering(app: Any) -> Any:
     """`app`, in a process that also answers what it used."""
 
     async def answers(scope: Any, receive: Any, send: Any) -> None:
-        number = _numbers(scope) if scope["type"] == "http" else None
+        number = numbers(scope) if scope["type"] == "http" else None
         if number is None:
             await app(scope, receive, send)
             return
@@ -163,10 +166,17 @@ def served(way: str, http: str, loop: str, module: str = __name__) -> Iterator[i
     app = f"{module}:{way.replace('-', '_')}"
     command = [sys.executable, "-m", "uvicorn", app, "--port", "0", "--http", http, "--loop", loop, "--no-access-log"]
     command += ["--interface", "asgi3", "--lifespan", "off", "--backlog", "2048"]
+    with listening(command) as port:
+        yield port
+
+
+@contextmanager
+def listening(command: list[str]) -> Iterator[int]:
+    """A server as a process that says where it runs; its port."""
     process = subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, text=True)
     try:
         assert process.stderr is not None
-        found = next(filter(None, (re.search(r"running on http://[\d.]+:(\d+)", line) for line in process.stderr)))
+        found = next(filter(None, map(_RUNNING.search, process.stderr)))
         yield int(found[1])
     finally:
         process.kill()  # some streams wait for ever
@@ -177,8 +187,9 @@ class Served:
     """One way, served: each measurement is the server's CPU microseconds a token, and keeps what came, how often the
     server slept, and what a stream costs once."""
 
-    def __init__(self, port: int) -> None:
+    def __init__(self, port: int, readers: int = READERS) -> None:
         self.port = port
+        self.readers = readers
         self.loads: list[Load] = []
         self.sleeps: list[float] = []  # a token
         self.once: list[float] = []  # microseconds a stream
@@ -194,9 +205,9 @@ class Served:
             slept = ask(self.port, "/sleeps") - slept
             load = running.result()
         tokens = load.between(begin, end)
-        assert tokens >= 0.9 * READERS * RATE * (end - begin) / 1e9, "the streams did not all run"
+        assert tokens >= 0.9 * self.readers * RATE * (end - begin) / 1e9, "the streams did not all run"
         cost = (after - before) / tokens * 1e6
-        self.once.append(((ask(self.port, "/cpu") - idle) * 1e6 - cost * load.tokens) / READERS)
+        self.once.append(((ask(self.port, "/cpu") - idle) * 1e6 - cost * load.tokens) / self.readers)
         self.sleeps.append(slept / tokens)
         self.loads.append(load)
         return cost
@@ -207,12 +218,12 @@ class Served:
 
     def _load(self, pause: float) -> Load:
         load = self.streamed(pause)
-        assert load.tokens == READERS * TOKENS, f"{load.tokens} of {READERS * TOKENS} tokens came"
+        assert load.tokens == self.readers * TOKENS, f"{load.tokens} of {self.readers * TOKENS} tokens came"
         return load
 
     def streamed(self, pause: float) -> Load:
         """One run of all readers, to their ends."""
-        return stream(self.port, "/stream", READERS, pause=pause)
+        return stream(self.port, "/stream", self.readers, pause=pause)
 
     @property
     def more(self) -> tuple[float, float, float]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import Any
 
 import attrs
@@ -270,8 +271,20 @@ def test_a_trouble_that_passes_is_503_with_the_time_to_wait(cursor: dict[str, st
 def test_an_event_source_is_given_an_empty_stream_that_breaks_off_instead() -> None:
     """It would take a 503 for an end, and stop for good."""
     refused = come_back(facts("GET", **SSE), "log_unavailable", "the log cannot be reached")
-    assert (refused.status, refused.abort, refused.body) == (200, True, b": log_unavailable\n")
+    assert (refused.status, refused.abort) == (200, True)
+    assert refused.body.startswith(b": log_unavailable\n")
     assert come_back(facts("GET", **SSE, **OURS), "log_unavailable", "…").status == 503
+
+
+@pytest.mark.parametrize(("seconds", "least", "most"), [(None, 1000, 2000), (2.25, 2250, 2250)])
+def test_an_event_source_is_told_when_to_come_back(seconds: float | None, least: int, most: int) -> None:
+    """Without that all that were refused together would come back together, when their browser thinks fit."""
+    said = {come_back(facts("GET", **SSE), "full", "…", seconds).body for _ in range(50)}
+    found = [re.fullmatch(rb": full\nretry: (\d+)\n\n", body) for body in said]
+    waits = [int(match[1]) for match in found if match]
+    assert len(waits) == len(said)
+    assert least <= min(waits) <= max(waits) <= most
+    assert (len(said) > 1) is (least < most)
 
 
 @pytest.mark.parametrize("retry", [False, True])

@@ -798,6 +798,19 @@ def test_by_framing_only_a_clean_end_proves(clean: bool) -> None:
     assert answer.verdict is Verdict.COMPLETE  # the terminal was seen, whatever the connection did then
 
 
+@pytest.mark.parametrize("torn", [b"data: y", b"data: y\n", b"id: 1\ndata: y\n", b"da", b"event: z"])
+def test_framing_proves_nothing_that_ends_inside_an_event(torn: bytes) -> None:
+    for chunks in chunkings(b"data: x\n\n" + torn):
+        answer = read(chunks, dialect=Raw(end="asgi"))
+        assert (answer.verdict, answer.text, answer.receipt.proved_by) == (Verdict.TRUNCATED, "", None)
+
+
+@pytest.mark.parametrize("rest", [b": ping", b": ping\n", b": sg"])
+def test_a_comment_that_is_cut_off_is_no_event(rest: bytes) -> None:
+    for chunks in chunkings(b"data: x\n\n" + rest):
+        assert read(chunks, dialect=Raw(end="asgi")).verdict is Verdict.UNVERIFIED
+
+
 def test_an_end_is_clean_unless_it_is_said_not_to_be() -> None:
     verifier = StreamVerifier(dialect=Raw(end="asgi"))
     verifier.feed(b"data: x\n\n")

@@ -42,7 +42,7 @@ def test_outcomes_of_the_same_facts_are_equal() -> None:
 def test_a_request_without_an_id_and_a_source_that_stopped_are_the_rule() -> None:
     outcome = Outcome(**FACTS)
     assert outcome.request_id is None
-    assert outcome.abandoned is False
+    assert (outcome.abandoned, outcome.let_go) == (False, False)
 
 
 @pytest.mark.parametrize("missing", FACTS)

@@ -17,7 +17,7 @@ from streamguard.core.flush import EveryTokens, HoldBack, Within, any_of
 from streamguard.core.items import Block
 from streamguard.core.receipt import Verdict
 from tests.runtime.fakes import Script, Served, Wire, serve
-from tests.runtime.virtual import run
+from tests.runtime.virtual import BACKENDS, run
 
 pytestmark = pytest.mark.anyio
 
@@ -294,3 +294,39 @@ async def test_two_writers_never_meet_whatever_falls_due() -> None:
         served: Served = await serve(source, Wire(slow=slow), policy=Within(0.4), heartbeat=0.7).run()
         assert served.wire.text == "".join(f"{n} " for n in range(60))
         assert served.wire.overlaps == 0
+
+
+# ---- a source that never lets the loop run ------------------------------------------------------
+
+
+async def busy(until: Callable[[], bool], text: str) -> AsyncIterator[str]:
+    """A model that is stepped on the loop."""
+    deadline = time.monotonic() + 5.0
+    while not until() and time.monotonic() < deadline:
+        yield text
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("text", ["", "held"])
+def test_a_source_that_never_suspends_is_no_silence(text: str, backend: str) -> None:
+    wire = Wire(blocks=False)
+
+    async def stream() -> str | None:  # on a loop whose time passes while nothing waits
+        held = EveryTokens(10**6, first="policy")
+        source = busy(lambda: wire.body.count(b": hb ") >= 3, text)
+        served = serve(lambda: source, wire, policy=held, clock=time.monotonic, heartbeat=0.05, write=None)
+        return (await served.run()).outcome.status
+
+    assert anyio.run(stream, backend=backend) == "complete"
+    assert wire.body.count(b": hb ") >= 3
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_reader_of_a_source_that_never_suspends_is_not_taken_for_slow(backend: str) -> None:
+    async def stream() -> str | None:
+        until = time.monotonic() + 0.3
+        source = busy(lambda: time.monotonic() > until, "")
+        served = serve(lambda: source, Wire(blocks=False), clock=time.monotonic, heartbeat=0.02, write=0.05)
+        return (await served.run()).outcome.status
+
+    assert anyio.run(stream, backend=backend) == "complete"

@@ -240,7 +240,7 @@ def test_a_batch_costs_one_wake_up(uvloop: bool) -> None:
 
         taking = asyncio.ensure_future(buffer.take())
         await asyncio.sleep(0)
-        assert buffer._idle
+        assert buffer.idle
         assert buffer._call is not None
         buffer._call._call = counting
         for batch in range(3):
@@ -354,7 +354,7 @@ def test_every_interleaving_of_the_last_look_wakes_the_sleeper() -> None:
         buffer._queue = Late(buffer._queue)  # type: ignore[assignment]
         with anyio.fail_after(1):
             assert await buffer.take() == "late"
-        assert not buffer._idle
+        assert not buffer.idle
 
     run("asyncio", test)
     run("trio", test)

@@ -55,6 +55,7 @@ async def test_a_source_that_fails_ends_the_stream_as_failed_behind_what_it_said
     await (await make_producer(log, source, policy=EveryTokens(9, first="policy"), on_end=hook)).run()
     assert await text_in(log) == (['"ab"'], "failed")
     assert [outcome.failure and outcome.failure.code for outcome in hook.outcomes] == ["overloaded"]
+    assert not hook.outcomes[0].let_go
 
 
 @anyio_test
@@ -401,13 +402,16 @@ async def test_a_server_that_goes_away_says_no_end_and_lets_the_lease_go() -> No
 async def test_one_that_is_told_to_shut_down_lets_go_of_its_stream_with_what_it_holds() -> None:
     log = Store()
     script = Script("a", "b", 1000.0)
-    producer = await make_producer(log, script, policy=EveryTokens(5))
+    hook = Hook()
+    producer = await make_producer(log, script, policy=EveryTokens(5), on_end=hook)
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(producer.run)
         await anyio.sleep(1)
         producer.shut_down()
     assert await text_in(log) == (['"a"', '"b"'], None)
     assert not (await log.state(SID)).held
+    assert [(outcome.status, outcome.let_go) for outcome in hook.outcomes] == [("shutdown", True)]
+    assert hook.outcomes == [producer.outcome]
     assert (script.closes, producer.outcome and producer.outcome.status) == (1, "shutdown")
     assert anyio.current_time() < 2
 

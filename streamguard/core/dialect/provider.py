@@ -25,11 +25,11 @@ from streamguard.core.errors import Failure
 from streamguard.core.items import Event
 from streamguard.core.receipt import UNREAD
 
-__all__ = ["Api", "EndRule", "PROFILES", "Profile", "ProviderReader", "ProviderStream", "Seen"]
+__all__ = ["Api", "EndRule", "PROFILES", "Profile", "ProviderReader", "ProviderStream", "Seen", "settled"]
 
 Api = Literal["chat", "completions", "responses", "anthropic"]
 Seen = Literal["event", "marker", "error"]
-EndRule: TypeAlias = "Literal['provider', 'asgi', 'endless'] | Callable[[Event], bool]"
+EndRule: TypeAlias = "Literal['provider', 'known', 'asgi', 'endless'] | Callable[[Event], bool]"
 
 
 @attrs.frozen
@@ -59,6 +59,7 @@ PROFILES: Final[Mapping[str, Profile]] = {
 
 _scan: Final[Callable[[str, int], tuple[Any, int]]] = vars(json.JSONDecoder())["scan_once"]
 _RESPONSES_ENDS: Final = ("response.completed", "response.incomplete")
+_CHUNKS: Final = ("chat.completion.chunk", "text_completion")
 _ANTHROPIC: Final = (
     "message_start",
     "message_delta",
@@ -78,6 +79,7 @@ class ProviderStream:
         except KeyError:
             raise ValueError(f"unknown profile {profile!r}; known: {', '.join(PROFILES)}") from None
         self.api: Api | None = None
+        self.sure = False  # whether the API is known for certain: a list of choices may be a stranger's
         self.begun: set[int] = set()
         self.reasons: dict[int, str] = {}
         self.usage: Mapping[str, Any] | None = None
@@ -126,6 +128,12 @@ class ProviderStream:
         if kind in _ANTHROPIC:
             return self._anthropic(kind, payload)
         return "event", Reading(payload)
+
+    def noted(self) -> object:
+        """All that is noted, to be compared with what was at another time."""
+        reasons, error = tuple(self.reasons.items()), self.error
+        known = (self.api, self.sure, len(self.begun), reasons, self.usage, error, self.ended, self.overrun)
+        return (*known, self.sequence, self.response)
 
     def judge(self) -> Failure | None:
         """None if the stream is complete by its provider's rule, else why it is not."""
@@ -192,10 +200,12 @@ class ProviderStream:
         chat = self._is_chat(payload)
         if self.api is None:
             self.api = "chat" if chat else "completions"
+        self.sure = self.sure or payload.get("object") in _CHUNKS
         texts: dict[int, str] = {}
         for choice in payload["choices"]:
             if not isinstance(choice, Mapping):
                 continue  # not this API's: a stranger's events pass through `raw` too
+            self.sure = self.sure or "finish_reason" in choice or isinstance(choice.get("delta"), Mapping)
             index = choice.get("index")
             if not isinstance(index, int):
                 index = 0
@@ -215,7 +225,7 @@ class ProviderStream:
             self.usage = usage
 
     def _responses_state(self, payload: Mapping[str, Any]) -> None:
-        self.api = "responses"
+        self.api, self.sure = "responses", True
         if isinstance(payload.get("response"), dict):
             self.response = payload["response"]
         if isinstance(payload.get("sequence_number"), int):
@@ -232,7 +242,7 @@ class ProviderStream:
         return "event", Reading(payload, text if isinstance(text, str) else "")
 
     def _anthropic(self, kind: str, payload: Mapping[str, Any]) -> tuple[Seen, Reading]:
-        self.api = "anthropic"
+        self.api, self.sure = "anthropic", True
         if kind == "message_stop":
             self.ended = True
             return "marker", Reading(payload)
@@ -249,6 +259,14 @@ class ProviderStream:
         return "event", Reading(payload, text if isinstance(text, str) else "")
 
 
+def settled(end: EndRule, seen: ProviderStream) -> EndRule:
+    """The rule that `end` means for the events so far: `known` is `provider` where they are of an API that is known, or
+    end with its marker, and else `asgi`."""
+    if end != "known":
+        return end
+    return "provider" if seen.sure or (seen.ended and not seen.overrun) else "asgi"
+
+
 def _load(data: str) -> Any:
     """`json.loads` without its search for white space, which costs as much as a small chunk."""
     try:
@@ -263,7 +281,7 @@ class ProviderReader:
 
     def __init__(self, profile: str = "openai", end: EndRule = "provider") -> None:
         self._stream = ProviderStream(profile)
-        self._end = end
+        self._end: EndRule = end
         self._marked = False
         self._blocks = ProviderBlocks()
 
@@ -284,6 +302,15 @@ class ProviderReader:
     def error(self) -> Failure | None:
         return self._stream.error
 
+    @property
+    def rests(self) -> bool:
+        """Whether an event of which nothing is noted changes nothing here."""
+        return not callable(self._end) and not self._stream.ended
+
+    def noted(self) -> object:
+        """All that is noted of the stream, to be compared."""
+        return self._stream.noted()
+
     def read(self, name: str | None, data: str) -> Reading | None:
         if not data:
             return None  # an event without content: some servers send it as a sign of life
@@ -298,11 +325,13 @@ class ProviderReader:
         return reading
 
     def proof(self, clean: bool) -> str | None:
-        if self._end == "provider":
+        end = settled(self._end, self._stream)
+        if end == "provider":
             return self._stream.proved_by
-        if callable(self._end):
+        if callable(end):
             return "marker" if self._marked else None
         return "framing" if clean else None
 
     def judge(self) -> Failure | None:
-        return self._stream.judge() if self._end == "provider" else self._stream.error
+        provider = settled(self._end, self._stream) == "provider"
+        return self._stream.judge() if provider else self._stream.error

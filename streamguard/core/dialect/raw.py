@@ -8,6 +8,7 @@ not be passed on.
 What proves the end is chosen by name:
 
     "provider"   the provider's own marker and finish reasons (the default), by `profile`
+    "known"      the same where the events are of an API that is known, else "asgi"
     "asgi"       the source's return is the end, an exception is a failure
     "endless"    the same, for streams that have no end of their own
     a function   `marker(event) -> bool`, true for the event that ends the stream
@@ -24,7 +25,8 @@ import attrs
 
 from streamguard.core.cursor import looks_like_cursor
 from streamguard.core.dialect.base import Payload, Sent, summary
-from streamguard.core.dialect.provider import EndRule, ProviderReader, ProviderStream, Seen
+from streamguard.core.dialect.provider import EndRule, ProviderReader, ProviderStream, Seen, settled
+from streamguard.core.dialect.stencil import Stencil
 from streamguard.core.errors import Failure, FieldRefused, UnsupportedItem
 from streamguard.core.frame import fits
 from streamguard.core.items import Block, Ending, Event
@@ -45,9 +47,10 @@ class RawEncoder:
     """One stream of a provider's events."""
 
     def __init__(self, end: EndRule, profile: str, negotiated: bool) -> None:
-        self._end = end
+        self._end: EndRule = end
         self._negotiated = negotiated
         self._seen = ProviderStream(profile)
+        self.stencil = Stencil()  # what it cuts out is an ordinary event, of which nothing is noted
         self._decoder = SseDecoder()
         self._held: tuple[Seen, Payload] | None = None
         self._after_end = False
@@ -58,15 +61,23 @@ class RawEncoder:
         raise UnsupportedItem("text", "raw", "yield events, or pieces of an SSE stream")
 
     def wire(self, piece: bytes, ending: Ending) -> list[Payload]:
+        stencil = self.stencil
+        if stencil.cut is not None and (data := stencil.cut(piece)) is not None:
+            ending.items += 1
+            return [Payload(data, stencil.name)]
+        stencil.begin()
         for event in self._decoder.feed(piece):
             ending.items += 1
             name = None if event.event == "message" else event.event
             self._made += self._event(Event(event.data, name, event.id), ending)
+        noted = self._seen.noted() if stencil.tries else None
+        stencil.read(piece, rests=self._held is None and not callable(self._end), noted=noted)
         return self._taken()
 
     def item(self, item: Sent, ending: Ending) -> list[Payload]:
         if isinstance(item, (Block, str)):
             raise UnsupportedItem(type(item).__name__, "raw", "yield the provider's own event for it")
+        self.stencil.reset()  # it may be held
         if not isinstance(item, Event):
             item = Event(dumps(item).decode())
         return self._event(item, ending)
@@ -76,7 +87,7 @@ class RawEncoder:
         if self._decoder.unfinished and self._seen.error is None:
             # The event that is missing its end was yielded, and cannot be sent.
             return Failure("unproven_end", _UNFINISHED, retryable=True)
-        if self._end == "provider":
+        if settled(self._end, self._seen) == "provider":
             return self._seen.judge()
         if callable(self._end) and self._seen.error is None:
             if self._held is None or self._after_end:
@@ -85,6 +96,7 @@ class RawEncoder:
         return self._seen.error
 
     def closing(self, ending: Ending) -> list[Payload]:
+        self.stencil.reset()
         return self._taken() + self._closing(ending)
 
     def _taken(self) -> list[Payload]:
@@ -170,7 +182,7 @@ class RawEncoder:
 
     def _marks_end(self) -> bool:
         """Whether the held event is the end by this stream's rule, and not an ordinary one."""
-        return self._end == "provider" or callable(self._end)
+        return callable(self._end) or settled(self._end, self._seen) == "provider"
 
     def _error(self, ending: Ending) -> dict[str, Any]:
         failure = ending.failure or Failure(ending.status, f"the stream ended as {ending.status}")
@@ -202,8 +214,8 @@ class Raw:
     takes_text = False
 
     def __attrs_post_init__(self) -> None:
-        if not callable(self.end) and self.end not in ("provider", "asgi", "endless"):
-            raise ValueError(f"unknown end rule {self.end!r}: provider, asgi, endless, or a function")
+        if not callable(self.end) and self.end not in ("provider", "known", "asgi", "endless"):
+            raise ValueError(f"unknown end rule {self.end!r}: provider, known, asgi, endless, or a function")
         ProviderStream(self.profile)  # an unknown profile is refused here, not at the first request
 
     def encoder(self, *, negotiated: bool = False) -> RawEncoder:

@@ -233,6 +233,11 @@ class SseReader(Blocks[Received]):
             return records
         return records + super().feed(rest)
 
+    @property
+    def unfinished(self) -> bool:
+        waits = self._waiting  # the beginning of a frame, which may be no more than a comment
+        return waits[:1] == b"i" or b"\nd" in waits or super().unfinished
+
     def end(self) -> list[Received]:
         records = super().feed(self._waiting)
         self._waiting = b""

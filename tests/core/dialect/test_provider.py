@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from streamguard.core.dialect.provider import PROFILES, ProviderReader, ProviderStream
+from streamguard.core.dialect.provider import PROFILES, ProviderReader, ProviderStream, settled
 from streamguard.core.errors import Failure
 from streamguard.core.items import Event
 from streamguard.core.receipt import AnswerFrame
@@ -250,7 +250,8 @@ class TestReader:
 
     def test_it_tells_what_its_stream_saw(self) -> None:
         reader = self.reader(chunk("a", "stop", usage={"n": 1}), {"error": "x"})
-        assert (reader.reasons, reader.usage, reader.error) == ({0: "stop"}, {"n": 1}, Failure("upstream_error", "x"))
+        assert (reader.begun, reader.reasons, reader.usage) == ({0}, {0: "stop"}, {"n": 1})
+        assert reader.error == Failure("upstream_error", "x")
 
     def test_an_event_without_data_is_nothing(self) -> None:
         assert ProviderReader().read("error", "") is None
@@ -293,3 +294,26 @@ def test_the_item_of_a_chunk_is_its_json_whichever_way_it_was_read() -> None:
         frame = AnswerFrame(0, None, data.encode(), reading.text, reading.item, reading.texts)
         assert frame.item == chunk(text)
         assert (frame.text, frame.texts) == (text, {0: text} if text else {})
+
+
+@pytest.mark.parametrize(
+    ("events", "rule"),
+    [
+        ([chunk("a")], "provider"),
+        ([completion("a")], "provider"),
+        ([{"object": "text_completion", "choices": [{"text": "a"}]}], "provider"),
+        ([{"type": "message_start"}], "provider"),
+        ([{"type": "response.created"}], "provider"),
+        ([{"token": "a"}, "[DONE]"], "provider"),
+        ([{"token": "a"}], "asgi"),
+        ([{"token": "a"}, "[DONE]", {"token": "b"}], "asgi"),
+        ([{"choices": ["tea", "coffee"]}], "asgi"),
+        ([{"choices": [{"label": "tea"}]}], "asgi"),
+        ([], "asgi"),
+    ],
+    ids=str,
+)
+def test_an_end_is_asked_for_where_the_api_is_known(events: list[Any], rule: str) -> None:
+    stream, _, _ = observed(*events)
+    assert settled("known", stream) == rule
+    assert settled("endless", stream) == "endless"

@@ -125,7 +125,7 @@ class TestRefusals:
             Raw().encoder().text("x")
 
     def test_a_rule_or_profile_that_does_not_exist_is_refused_at_once(self) -> None:
-        with pytest.raises(ValueError, match="unknown end rule 'done': provider, asgi, endless, or a function"):
+        with pytest.raises(ValueError, match="unknown end rule 'done': provider, known, asgi, endless, or a function"):
             Raw(end="done")  # type: ignore[arg-type]
         with pytest.raises(ValueError, match="unknown profile"):
             Raw(profile="x")

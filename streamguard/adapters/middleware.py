@@ -1,0 +1,237 @@
+"""GuardMiddleware: a guard round an ASGI application that streams already, whose endpoints stay as they are.
+
+    app = GuardMiddleware(app)                    # looks: changes no byte, and counts what it would refuse
+    app = GuardMiddleware(app, mode="guard")      # guards: server-sent events, and one JSON object a line
+
+What an answer is, its first message tells (`middleware_judge`). One that is no stream passes untouched, and so does one
+that is guarded already, one of HTTP/1.0, and every HEAD, websocket and lifespan. Server-sent events become the source
+of a guarded answer of dialect `raw` (`middleware_body`): everything that a guarded endpoint has, they have. JSON lines
+have no place for a cursor: they pass as they are, and have the rest (`middleware_lines`).
+
+It is a seal too. Stand it outermost.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import AsyncIterator, Callable
+from typing import Any, Final, Literal
+
+import attrs
+from typing_extensions import Unpack
+
+from streamguard.adapters.asgi import refuse, request_facts
+from streamguard.adapters.endpoints import Endpoints, RootedSeal, require_path
+from streamguard.adapters.logged import LoggedAnswer, make_claim
+from streamguard.adapters.middleware_body import SharedReceive, no_body
+from streamguard.adapters.middleware_exchange import Guarded, Observed, Serving
+from streamguard.adapters.middleware_report import Report
+from streamguard.adapters.options import AnswerOptions, Options, StreamNames, StreamOptions
+from streamguard.adapters.readiness import Readiness
+from streamguard.adapters.seal import ASGIApp, Message, Receive, Scope, SealMiddleware, Send, is_exposed
+from streamguard.app import StreamGuard
+from streamguard.core.arguments import shown
+from streamguard.core.dialect import Raw
+from streamguard.core.dialect.provider import EndRule
+from streamguard.core.exchange import RequestFacts, refusal
+from streamguard.core.negotiate import parse_key
+from streamguard.runtime.drain import Draining
+
+__all__ = ["GuardMiddleware", "Report"]
+
+logger = logging.getLogger("streamguard")
+
+Rule = Callable[[Scope], "Raw | None"]
+
+_ERRORS: Final = "starlette.middleware.errors"  # stands outermost in every application of Starlette's
+_RESUMED: Final = ("timing", "wire", "compress", "window", "abort", "unsealed")  # what a later connection has, too
+_NOT_OUTERMOST: Final = (
+    "GuardMiddleware is not outermost, %s stands outside of it: what that does to an answer is not guarded. Add it "
+    "last, after every other add_middleware, or wrap the whole application: app = GuardMiddleware(app)"
+)
+_OTHER_GUARD: Final = (
+    "an endpoint of this application has a StreamGuard of its own, and requests that bear its cursors are refused "
+    "here: give it to the middleware too, GuardMiddleware(app, guard=guard)"
+)
+
+
+class GuardMiddleware:
+    """Pure ASGI. `mode`: `report` looks, `guard` guards. `guard` is a StreamGuard, in whose log streams then outlive
+    their connections; where the application has not installed it, its endpoints are served at `path`. `ready` is a path
+    that answers 200, and 503 as soon as the process is told to go.
+
+    `end` and `profile` are those of `Raw`; `known`, the default, asks the provider's marker of a stream whose API is
+    known, and takes the application's own end for the end of any other. `rule(scope)` answers another Raw for a
+    request, or None to leave that request alone. `report` is a Report to count in. Options are those of AnswerOptions,
+    and with a guard of StreamOptions; `grace` and `on_sigterm` those of SealMiddleware, where there is no guard.
+
+    Raises TypeError and ValueError for an argument that is of another kind, or has no meaning here.
+    """
+
+    def __init__(
+        self,
+        app: ASGIApp,
+        guard: StreamGuard | None = None,
+        mode: Literal["report", "guard"] = "report",
+        *,
+        end: EndRule = "known",
+        profile: str = "openai",
+        rule: Rule | None = None,
+        report: Report | None = None,
+        path: str = "/streams",
+        ready: str | None = None,
+        grace: float | None = None,
+        on_sigterm: bool = True,
+        **named: Unpack[StreamNames],
+    ) -> None:
+        if mode not in ("report", "guard"):
+            raise ValueError(f"mode is 'report' or 'guard', not {mode!r}")
+        if guard is not None and not isinstance(guard, StreamGuard):
+            raise TypeError(f"guard is a StreamGuard, not {shown(guard)}")
+        require_path(path)
+        if ready is not None:
+            require_path(ready)
+        for name in ("dialect", "flush"):
+            if name in named:
+                raise TypeError(f"{name} is not the middleware's to choose: events stay as the application made them")
+        self.app = app
+        self.mode = mode
+        self.guard = guard
+        self.report = Report() if report is None else report
+        self.path = path
+        self._ready_at = ready
+        self._rule = Raw(end, profile)
+        self._rule_of = rule
+        self._options = _options(guard, named)
+        resumed: Any = {name: value for name, value in named.items() if name in _RESUMED}
+        self._resumed: Options = resumed  # how the endpoints serve
+        draining: Any = {} if grace is None else {"grace": grace}
+        self._seal = SealMiddleware(self._inside, on_sigterm=on_sigterm, **draining)
+        self._endpoints: Endpoints | None = None
+        self._prepared = False
+        self._told: set[str] = set()  # what was said in the log, each once
+
+    @property
+    def draining(self) -> Draining:
+        """What takes no new streams once the process goes: the guard, where there is one, else the seal's. `ready` says
+        so, and `drain()` begins it by hand."""
+        return self._seal.draining if self.guard is None or self.mode == "report" else self.guard
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if not self._prepared:
+            self._prepare()
+        if scope["type"] == "lifespan":
+            receive = self._watched(scope, receive)
+        await self._seal(scope, receive, send)
+
+    def _prepare(self) -> None:
+        """At the first call: an application that installs the guard itself has done so by now."""
+        self._prepared = True
+        if self.mode == "report" or self.guard is None:
+            return
+        if self.guard.path is not None:
+            self._seal.draining = self.guard
+            return
+        self._endpoints = Endpoints(self.guard, self.path, request_of=self.guard.request_of, **self._resumed)
+        self._seal = RootedSeal(self._inside, self.guard)
+
+    def _watched(self, scope: Scope, receive: Receive) -> Receive:
+        async def watched() -> Message:
+            message = await receive()
+            if message["type"] == "lifespan.startup":
+                outside = _outside(scope.get("app"), self)
+                if outside:
+                    self._tell(_NOT_OUTERMOST, ", ".join(outside))
+            elif message["type"] == "lifespan.shutdown":
+                logger.info("GuardMiddleware (%s): %s", self.mode, self.report)
+            return message
+
+        return watched
+
+    async def _inside(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """What stands inside of the seal."""
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+        if is_exposed(scope):
+            self._tell(_NOT_OUTERMOST, "a middleware of `@app.middleware('http')` or BaseHTTPMiddleware")
+        if self._ready_at is not None and _path(scope) == self._ready_at:
+            await Readiness(self.draining)(scope, receive, send)
+            return
+        rule = self._rule if self._rule_of is None else self._rule_of(scope)
+        facts = request_facts(scope)
+        if rule is None or facts.method == "HEAD" or facts.http_version == "1.0":
+            await self.app(scope, receive, send)
+        elif self.mode == "report":
+            await Observed(self.report, rule, scope, receive, send).run(self.app)
+        elif self.guard is not None and f"{_path(scope)}/".startswith(f"{self.guard.path}/"):
+            await (self._endpoints or self.app)(scope, receive, send)
+        else:
+            await self._guarded(rule, facts, SharedReceive(receive), scope, send)
+
+    async def _guarded(
+        self, rule: Raw, facts: RequestFacts, receive: SharedReceive, scope: Scope, send: Send
+    ) -> None:
+        stream, answer = self._options
+        serving = Serving(self.report, rule, self.guard, (stream, attrs.evolve(answer, dialect=rule)))
+        if self.guard is None:
+            refused = refusal(facts)
+            if refused is not None:  # a cursor is never a start
+                await refuse(refused, scope, receive.driver, send, answer.timing.linger)
+                return
+        elif facts.cursor is not None or _has_key(facts):
+            request, body = self.guard.request_of(scope, no_body), b""
+
+            async def read() -> bytes:
+                nonlocal body
+                body = body or await receive.body()
+                return body
+
+            claim = await make_claim(self.guard, request, scope, read)
+            if facts.cursor is not None or claim.found is not None:
+                waiting = LoggedAnswer(self.guard, _nothing, claim=claim, body=read, options=serving.options)
+                await waiting(scope, receive.driver, send)
+                return
+            serving.claim = claim  # what is refused may be no stream: then its key is the application's own
+        exchange = Guarded(serving, scope, receive, send)
+        await exchange.run(self.app)
+        if exchange.resumes_elsewhere and self.guard is None:
+            self._tell(_OTHER_GUARD)
+
+    def _tell(self, text: str, *what: str) -> None:
+        if text not in self._told:
+            self._told.add(text)
+            logger.error(text, *what)
+
+
+def _options(guard: StreamGuard | None, named: StreamNames) -> tuple[StreamOptions, AnswerOptions]:
+    given: Any = {**named, "dialect": Raw()}
+    return (StreamOptions(), AnswerOptions.of(None, given)) if guard is None else StreamOptions.split(given)
+
+
+def _outside(app: Any, own: object) -> list[str]:
+    """The middlewares of a Starlette application that stand outside of `own`."""
+    layer, names = getattr(app, "middleware_stack", None), []
+    while layer is not None and layer is not own:
+        if type(layer).__module__ != _ERRORS and not isinstance(layer, SealMiddleware):
+            names.append(type(layer).__name__)
+        layer = getattr(layer, "app", None)
+    return [] if layer is None else names
+
+
+def _has_key(facts: RequestFacts) -> bool:
+    """Whether a request may be the repetition of another."""
+    try:
+        return bool(facts.headers.get("idempotency-key") or parse_key(facts.query))
+    except ValueError:
+        return True  # a key that is none: the claim says so
+
+
+def _path(scope: Scope) -> str:
+    """The request's, below where the application is mounted."""
+    asked, root = str(scope["path"]), str(scope.get("root_path", ""))
+    return asked[len(root) :] if root and asked.startswith(root + "/") else asked
+
+
+def _nothing() -> AsyncIterator[bytes]:
+    raise AssertionError("the source of an answer that starts nothing was asked for")

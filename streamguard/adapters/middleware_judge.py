@@ -1,0 +1,206 @@
+"""What an answer that streams already says about its own end: told from its first message, judged by its bytes.
+
+`kind_of` tells a stream from every other answer. `EventJudge` reads server-sent events, `LineJudge` one JSON object a
+line. Both hold a bounded part of what they read and change nothing of it: the same rules that a guarded stream of
+dialect `raw` ends by, beside the bytes instead of round them.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from typing import Any, Final, Literal, Protocol
+
+import attrs
+
+from streamguard.adapters.seal import Message
+from streamguard.core.dialect import Raw
+from streamguard.core.dialect.provider import ProviderReader
+from streamguard.core.dialect.stencil import Stencil
+from streamguard.core.errors import FailedStream, Failure
+from streamguard.core.items import Event
+from streamguard.core.jsontext import dumps
+from streamguard.core.receipt import Verdict
+from streamguard.core.verify import StreamVerifier
+from streamguard.core.wire.base import MAX_FRAME
+
+__all__ = ["UNENDED", "EventJudge", "Judge", "Judged", "Kind", "LineJudge", "judge_of", "kind_of", "read_start"]
+
+Kind = Literal["events", "lines"]
+JudgedAs = Literal["complete", "truncated", "failed"]
+
+UNENDED: Final = Failure("unended", "the application stopped before the last part of its answer", retryable=True)
+
+_EVENTS: Final = b"text/event-stream"
+_LINES: Final = frozenset([b"application/" + name for name in (b"x-ndjson", b"ndjson", b"jsonl", b"x-jsonl")])
+_UNMARKED: Final = Failure("unproven_end", "the stream ended without its end marker", retryable=True)
+
+
+def read_start(message: Message) -> tuple[Message, Kind | None]:
+    """An `http.response.start` as it is to be sent on, and what kind of stream begins with it. Headers may be of any
+    kind that can be gone through, and gone through once."""
+    if not isinstance(message.get("headers", ()), (list, tuple)):
+        message = {**message, "headers": list(message["headers"])}
+    return message, kind_of(message)
+
+
+def kind_of(message: Message) -> Kind | None:
+    """What kind of stream begins with this `http.response.start`; None where it is none, or must be left alone.
+
+    A body with a length, a content coding or trailers is left alone, and an answer that is guarded already.
+    """
+    if not 200 <= message["status"] < 300 or message.get("trailers"):
+        return None
+    kind: Kind | None = None
+    headers: Iterable[tuple[bytes, bytes]] = message.get("headers", ())
+    for name, value in headers:
+        name = bytes(name).lower()
+        if name == b"content-type":
+            essence = bytes(value).partition(b";")[0].strip().lower()
+            kind = "events" if essence == _EVENTS else "lines" if essence in _LINES else None
+        if name in (b"content-length", b"streamguard"):
+            return None
+        if name == b"content-encoding" and bytes(value).strip().lower() != b"identity":
+            return None
+    return kind
+
+
+@attrs.frozen
+class Judged:
+    """How a stream ended by its bytes. `proved`: whether something in them proves the end, whatever came behind it."""
+
+    verdict: JudgedAs
+    failure: Failure | None = None
+    proved: bool = False
+
+
+class Judge(Protocol):
+    """Reads a stream beside its way."""
+
+    def feed(self, data: bytes) -> None: ...
+
+    def end(self, *, clean: bool) -> Judged:
+        """The bytes are over; `clean` says whether the application itself ended them."""
+        ...
+
+
+class EventJudge:
+    """Server-sent events, as a reader without cursors judges them."""
+
+    def __init__(self, rule: Raw) -> None:
+        self._verifier = StreamVerifier(dialect=rule)
+        reader = self._verifier.reader
+        assert isinstance(reader, ProviderReader)
+        self._reader = reader
+        self._stencil = Stencil()
+
+    def feed(self, data: bytes) -> None:
+        stencil = self._stencil
+        if stencil.cut is None or stencil.cut(data) is None:
+            stencil.begin()
+            self._verifier.feed(data)
+            rests = self._reader.rests and self._verifier.cursor is None
+            stencil.read(data, rests=rests, noted=self._reader.noted() if stencil.tries else None)
+
+    def end(self, *, clean: bool) -> Judged:
+        verifier = self._verifier
+        verifier.end(clean=clean)
+        if verifier.verdict in (Verdict.COMPLETE, Verdict.UNVERIFIED):
+            return Judged("complete", proved=verifier.proved_by != "framing" or verifier.finish_reason is not None)
+        if verifier.verdict is Verdict.TRUNCATED:
+            return Judged("truncated", _UNMARKED)
+        error = verifier.error()
+        failure = error.failure if isinstance(error, FailedStream) else None
+        return Judged("failed", failure or Failure(verifier.receipt.code or "unreadable", str(error)))
+
+
+class LineJudge:
+    """One JSON object a line. Ollama's end with one whose `done` is true, and are told by that key.
+
+    By `provider` such a line is required, by `known` where any line has the key; a function is given each line as an
+    Event; by the other rules the application's own end is the end.
+    """
+
+    def __init__(self, rule: Raw) -> None:
+        self._rule = rule
+        self._rest: list[bytes] = []
+        self._size = 0
+        self._keyed = False  # whether a line said if it is the last one
+        self._marked = False
+        self._overrun = False
+        self._error: Failure | None = None
+
+    @property
+    def inside(self) -> bool:
+        """Whether the bytes so far end inside a line."""
+        return self._size > 0
+
+    def feed(self, data: bytes) -> None:
+        first, *others = data.split(b"\n")
+        if others:
+            self._rest.append(first)
+            self._line(b"".join(self._rest))
+            for line in others[:-1]:
+                self._line(line)
+            self._rest, self._size, first = [], 0, others[-1]
+        if first:
+            self._size += len(first)
+            if self._size <= MAX_FRAME:
+                self._rest.append(first)
+            else:  # nobody could read it: it is not kept, and judged by how the application ends
+                self._rest.clear()
+
+    def end(self, *, clean: bool) -> Judged:
+        torn = self.inside and not self._line(b"".join(self._rest))
+        if self._error is not None:
+            return Judged("failed", self._error)
+        if torn:
+            return Judged("truncated", Failure("unproven_end", "the stream ended inside a line", retryable=True))
+        if callable(self._rule.end) or self._rule.end == "provider" or (self._rule.end == "known" and self._keyed):
+            if not self._marked:
+                return Judged("truncated", _UNMARKED)
+            if self._overrun:
+                return Judged("failed", Failure("unproven_end", "lines followed the end marker"))
+            return Judged("complete", proved=True)
+        return Judged("complete") if clean else Judged("truncated", UNENDED)
+
+    def error_line(self, failure: Failure) -> bytes:
+        """The line that tells a reader of `failure`; empty where it would be read as the rest of another."""
+        if self.inside:
+            return b""
+        if self._keyed:
+            return dumps({"error": failure.message or failure.code}) + b"\n"  # as Ollama writes it
+        return dumps({"error": attrs.asdict(failure)}) + b"\n"
+
+    def _line(self, line: bytes) -> bool:
+        """Take a line in; whether it is one, and not the beginning of one."""
+        text = line.strip()
+        if not text:
+            return True
+        try:
+            value = json.loads(text)
+        except (ValueError, RecursionError):
+            return False
+        self._overrun = self._overrun or self._marked
+        if isinstance(value, dict):
+            self._keyed = self._keyed or isinstance(value.get("done"), bool)
+            if error := value.get("error"):
+                self._fail(error)
+            marks = value.get("done") is True
+        else:
+            marks = False
+        if callable(self._rule.end):
+            marks = self._rule.end(Event(text.decode("utf-8", "replace")))
+        self._marked = self._marked or marks
+        return True
+
+    def _fail(self, error: Any) -> None:
+        if self._error is None:
+            detail = error if isinstance(error, dict) else {"message": error}
+            code = detail.get("code") or detail.get("type") or "upstream_error"
+            self._error = Failure(str(code), str(detail.get("message") or "the application sent an error"))
+
+
+def judge_of(kind: Kind, rule: Raw) -> EventJudge | LineJudge:
+    """A fresh judge of one stream."""
+    return EventJudge(rule) if kind == "events" else LineJudge(rule)

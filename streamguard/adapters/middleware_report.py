@@ -1,0 +1,113 @@
+"""What a middleware saw: the summary that a team reads after a week, and one log line a stream that would be refused.
+
+Everything in it is bounded, whatever paths and codes a server meets.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Mapping
+from typing import Any, Final, Literal
+
+import attrs
+
+from streamguard.core.arguments import one_line
+from streamguard.core.errors import Failure
+
+__all__ = ["Refused", "Report", "Verdict"]
+
+logger = logging.getLogger("streamguard")
+
+Verdict = Literal["complete", "truncated", "failed", "left"]
+
+_MAX_NAMES: Final = 200  # endpoints, and codes, that are counted apart
+_MAX_RECENT: Final = 100  # refused streams that are kept
+_OTHERS: Final = "(others)"
+
+
+@attrs.frozen
+class Refused:
+    """One stream that was, or would have been, refused a clean end."""
+
+    endpoint: str
+    verdict: Verdict
+    code: str
+    message: str
+    request_id: str | None = None
+
+
+@attrs.define(eq=False)
+class Report:
+    """Counts of the streams that ended, in one process.
+
+    `complete` ended with proof; `refused` did not; of `left` the reader left before the end, which proves nothing about
+    the application. `codes` says why, `endpoints` where (streams, and refused ones, by method and route), `recent` has
+    the last hundred that were refused.
+    """
+
+    streams: int = 0
+    complete: int = 0
+    refused: int = 0
+    left: int = 0
+    codes: dict[str, int] = attrs.field(factory=dict)
+    endpoints: dict[str, list[int]] = attrs.field(factory=dict)
+    recent: deque[Refused] = attrs.field(factory=lambda: deque(maxlen=_MAX_RECENT))
+
+    def add(self, endpoint: str, verdict: Verdict, failure: Failure | None, request_id: str | None = None) -> None:
+        """Count one stream."""
+        self.streams += 1
+        counts = self.endpoints.setdefault(_known(endpoint, self.endpoints), [0, 0])
+        counts[0] += 1
+        if verdict == "complete":
+            self.complete += 1
+        elif verdict == "left":
+            self.left += 1
+        else:
+            counts[1] += 1
+            self.refused += 1
+            failure = failure or Failure(verdict, "")
+            code = _known(failure.code, self.codes)
+            self.codes[code] = self.codes.get(code, 0) + 1
+            self.recent.append(Refused(endpoint, verdict, failure.code, failure.message, request_id))
+
+    def as_dict(self) -> dict[str, Any]:
+        """The same, as JSON has it."""
+        return {
+            "streams": self.streams,
+            "complete": self.complete,
+            "refused": self.refused,
+            "left": self.left,
+            "codes": dict(self.codes),
+            "endpoints": {
+                endpoint: {"streams": streams, "refused": refused}
+                for endpoint, (streams, refused) in self.endpoints.items()
+            },
+            "recent": [attrs.asdict(refused) for refused in self.recent],
+        }
+
+    def __str__(self) -> str:
+        whole = f"{self.streams} streams: {self.complete} complete, {self.refused} refused, {self.left} left"
+        if not self.refused:
+            return whole
+        codes = ", ".join([f"{code} {count}" for code, count in _largest(self.codes)])
+        return f"{whole} ({one_line(codes)})"
+
+    def log(self, refused: Refused) -> None:
+        """One line for a stream that would have been refused."""
+        logger.warning(
+            "a stream of %s would be refused a clean end: %s: %s: %s%s",
+            one_line(refused.endpoint),
+            refused.verdict,
+            one_line(refused.code),
+            one_line(refused.message),
+            f" (request {one_line(refused.request_id[:64])})" if refused.request_id else "",
+        )
+
+
+def _known(name: str, counted: Mapping[str, Any]) -> str:
+    return name if name in counted or len(counted) < _MAX_NAMES else _OTHERS
+
+
+def _largest(counts: Mapping[str, int]) -> list[tuple[str, int]]:
+    return sorted(counts.items(), key=lambda pair: (-pair[1], pair[0]))

@@ -1,0 +1,278 @@
+"""GuardMiddleware looks without touching anything, and leaves alone whatever is no stream."""
+
+from __future__ import annotations
+
+import gzip
+import logging
+from collections.abc import AsyncGenerator
+from typing import Any
+
+import anyio
+import pytest
+from starlette.applications import Starlette
+from starlette.middleware.base import BaseHTTPMiddleware
+from starlette.responses import StreamingResponse
+from starlette.routing import Route
+
+from streamguard.adapters.middleware import GuardMiddleware, Report
+from streamguard.adapters.seal import Message, Receive, Scope, SealMiddleware, Send
+from streamguard.core.dialect import Raw
+from tests.adapters.middleware_apps import DONE, LINES, called, chunk, http, streaming
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture(params=["asyncio"], scope="module")
+def anyio_backend(request: pytest.FixtureRequest) -> Any:
+    return request.param  # nothing here waits: how the loop turns is no matter
+
+
+WHOLE = [chunk("a"), chunk("b"), chunk(reason="stop"), DONE]
+MODES = pytest.mark.parametrize("mode", ["report", "guard"])
+PLAIN: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+    "HEAD": ({}, http("HEAD")),
+    "HTTP/1.0": ({}, http(version="1.0")),
+    "granian's HTTP/1.0": ({}, http(version="1")),
+    "JSON": ({"kind": b"application/json"}, http()),
+    "multipart": ({"kind": b"multipart/mixed; boundary=x"}, http()),
+    "a body with a length": ({"headers": [(b"Content-Length", b"77")]}, http()),
+    "compressed": ({"headers": [(b"content-encoding", b"gzip")]}, http()),
+    "guarded already": ({"headers": [(b"streamguard", b"v=1")]}, http()),
+    "an error": ({"status": 500}, http()),
+}
+
+
+@MODES
+@pytest.mark.parametrize("what", PLAIN)
+async def test_what_is_no_stream_passes_to_the_byte(what: str, mode: Any) -> None:
+    options, scope = PLAIN[what]
+    pieces = [gzip.compress(chunk("a"))] if what == "compressed" else [chunk("a"), b": no end\n"]
+    bare = await called(streaming(pieces, **options), {**scope})
+    middleware = GuardMiddleware(streaming(pieces, **options), mode=mode, on_sigterm=False)
+    assert await called(middleware, {**scope}) == bare
+    assert middleware.report.streams == 0
+
+
+@MODES
+@pytest.mark.parametrize("kind", [b"text/html", b"text/event-stream"])
+async def test_headers_that_can_be_gone_through_once_arrive(mode: Any, kind: bytes) -> None:
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        headers = iter([(b"content-type", kind), (b"x-own", b"1")])
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        await send({"type": "http.response.body"})
+
+    sent = await called(GuardMiddleware(app, mode=mode, on_sigterm=False))
+    assert (sent.clean, sent.header("content-type"), sent.header("x-own")) == (True, kind.decode(), "1")
+
+
+@MODES
+async def test_a_websocket_passes(mode: Any) -> None:
+    async def echo(scope: Scope, receive: Receive, send: Send) -> None:
+        assert (await receive())["type"] == "http.request"
+        await send({"type": "websocket.accept"})
+        await send({"type": "websocket.close"})
+
+    sent = await called(GuardMiddleware(echo, mode=mode, on_sigterm=False), {"type": "websocket", "path": "/"})
+    assert [message["type"] for message in sent.messages] == ["websocket.accept", "websocket.close"]
+
+
+@MODES
+async def test_what_an_application_raises_before_its_answer_reaches_the_server(mode: Any) -> None:
+    async def broken(scope: Scope, receive: Receive, send: Send) -> None:
+        raise LookupError("no such thing")
+
+    sent = await called(GuardMiddleware(broken, mode=mode, on_sigterm=False))
+    assert (type(sent.raised), sent.messages) == (LookupError, [])
+
+
+@MODES
+async def test_an_application_reads_its_whole_request(mode: Any) -> None:
+    async def echo(scope: Scope, receive: Receive, send: Send) -> None:
+        message = await receive()
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await send({"type": "http.response.body", "body": message["body"], "more_body": False})
+
+    assert (await called(GuardMiddleware(echo, mode=mode, on_sigterm=False), body=b"asked")).body == b"asked"
+
+
+# ---- report ---------------------------------------------------------------------------------------
+
+
+async def cut() -> AsyncGenerator[bytes, None]:
+    yield chunk("a")
+
+
+async def broken() -> AsyncGenerator[bytes, None]:
+    yield chunk("a")
+    raise ValueError("password=hunter2")
+
+
+OWN = [b"data: one\n\n", b"event: x\ndata: two\n\n"]
+REPORTED: dict[str, tuple[Any, dict[str, Any], str, str | None]] = {
+    "a marker and a reason": (WHOLE, {}, "complete", None),
+    "no marker": (WHOLE[:-1], {}, "truncated", "unproven_end"),
+    "a marker and no reason": ([chunk("a"), DONE], {}, "failed", "unproven_end"),
+    "a marker behind an error": ([chunk("a"), b'data: {"error": {"code": "oom"}}\n\n', DONE], {}, "failed", "oom"),
+    "an aborted generation": ([chunk("a"), chunk(reason="abort"), DONE], {}, "failed", "generation_aborted"),
+    "no last part": (WHOLE[:1], {"ends": False}, "truncated", "unproven_end"),
+    "an exception": (broken, {}, "failed", "source_error"),
+    "events of its own": (OWN, {}, "complete", None),
+    "events of its own, and a marker": ([*OWN, DONE], {}, "complete", None),
+    "choices of its own": ([b'data: {"choices": ["tea", "coffee"]}\n\n'], {}, "complete", None),
+    "events of its own, without the last part": (OWN, {"ends": False}, "truncated", "unproven_end"),
+    "events of its own, the last one torn": ([*OWN, b"data: thr"], {}, "truncated", "unproven_end"),
+    "no event at all": ([], {}, "complete", None),
+    "Anthropic's, cut": ([b'data: {"type": "message_start"}\n\n'], {}, "truncated", "unproven_end"),
+    "Ollama's lines": ([b'{"done": false}\n{"done', b'": true}\n'], {"kind": LINES}, "complete", None),
+    "Ollama's lines, cut": ([b'{"done": false}\n'], {"kind": LINES}, "truncated", "unproven_end"),
+    "Ollama's error": ([b'{"done": false}\n{"error": "oom"}\n'], {"kind": LINES}, "failed", "upstream_error"),
+    "lines of its own": ([b'{"n": 1}\n{"n": 2}'], {"kind": LINES}, "complete", None),
+    "lines of its own, torn": ([b'{"n": 1}\n{"n'], {"kind": LINES}, "truncated", "unproven_end"),
+}
+
+
+@pytest.mark.parametrize("what", REPORTED)
+async def test_what_would_be_refused_is_counted_and_told_and_passes(
+    what: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    source, options, verdict, code = REPORTED[what]
+    bare = await called(streaming(source, **options))
+    middleware = GuardMiddleware(streaming(source, **options), on_sigterm=False)
+    sent = await called(middleware)
+    assert (sent.messages, type(sent.raised)) == (bare.messages, type(bare.raised))
+    report = middleware.report
+    assert (report.streams, report.complete, report.refused) == (1, int(verdict == "complete"), len(report.recent))
+    assert [(refused.verdict, refused.code) for refused in report.recent] == ([(verdict, code)] if code else [])
+    told = f"a stream of GET / would be refused a clean end: {verdict}: {code}"
+    assert (told in caplog.text) == (verdict != "complete")
+    assert "hunter2" not in caplog.text
+
+
+@pytest.mark.parametrize(("pieces", "verdict"), [(WHOLE[:1], "left"), (WHOLE, "complete")], ids=["before", "behind"])
+async def test_a_reader_that_leaves_says_nothing_against_the_application(pieces: list[bytes], verdict: str) -> None:
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        await streaming(pieces, ends=False)(scope, receive, send)
+        while (await receive())["type"] != "http.disconnect":
+            pass
+
+    leave = anyio.Event()
+    leave.set()
+    middleware = GuardMiddleware(app, on_sigterm=False)
+    await called(middleware, leave=leave)
+    assert (middleware.report.streams, getattr(middleware.report, verdict)) == (1, 1)
+
+
+async def test_a_rule_of_ones_own_that_raises_harms_no_stream() -> None:
+    def rule(event: object) -> bool:
+        raise LookupError("not here")
+
+    middleware = GuardMiddleware(streaming(WHOLE), end=rule, on_sigterm=False)
+    sent = await called(middleware)
+    assert (sent.body, sent.clean, sent.raised, middleware.report.streams) == (b"".join(WHOLE), True, None, 0)
+
+
+async def test_rules_differ_by_request() -> None:
+    rules = {"/provider": Raw(), "/mine": Raw(end=lambda event: event.data == "two"), "/left": None}
+    middleware = GuardMiddleware(streaming(OWN), rule=lambda scope: rules[scope["path"]], on_sigterm=False)
+    for path in rules:
+        await called(middleware, http(path=path))
+    assert middleware.report.endpoints == {"GET /provider": [1, 1], "GET /mine": [1, 0]}
+
+
+async def test_the_summary_says_where_and_why_and_has_an_end() -> None:
+    report = Report()
+    for number in range(300):
+        source = WHOLE[:1] if number % 2 else WHOLE
+        await called(GuardMiddleware(streaming(source), report=report, on_sigterm=False), http(path=f"/{number}"))
+    assert str(report) == "300 streams: 150 complete, 150 refused, 0 left (unproven_end 150)"
+    assert len(report.recent) == 100
+    assert len(report.endpoints) == 201
+    assert report.endpoints["(others)"] == [100, 50]
+    found = report.as_dict()
+    assert found["endpoints"]["GET /1"] == {"streams": 1, "refused": 1}
+    assert found["recent"][-1]["endpoint"] == "GET /299"
+
+
+async def test_the_summary_is_logged_at_the_shutdown(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    middleware = GuardMiddleware(streaming(WHOLE[:1]), on_sigterm=False)
+    await called(middleware)
+    await lived(middleware)
+    assert "GuardMiddleware (report): 1 streams: 0 complete, 1 refused, 0 left (unproven_end 1)" in caplog.text
+
+
+# ---- outermost ------------------------------------------------------------------------------------
+
+
+async def lived(app: Any) -> None:
+    """The application's start and shutdown."""
+    waiting = [{"type": "lifespan.shutdown"}, {"type": "lifespan.startup"}]
+
+    async def receive() -> Message:
+        return waiting.pop()
+
+    async def send(message: Message) -> None:
+        assert not message["type"].endswith("failed")
+
+    if not isinstance(app, Starlette):
+        app.app = Starlette()
+    await app({"type": "lifespan", "asgi": {"version": "3.0"}, "state": {}}, receive, send)
+
+
+async def passing(request: Any, call_next: Any) -> Any:
+    return await call_next(request)
+
+
+async def test_another_seal_outside_of_it_is_none_of_its_business(caplog: pytest.LogCaptureFixture) -> None:
+    app = Starlette()
+    app.add_middleware(GuardMiddleware, on_sigterm=False)
+    app.add_middleware(SealMiddleware, on_sigterm=False)
+    await lived(app)
+    assert caplog.records == []
+
+
+@pytest.mark.parametrize("outermost", [True, False])
+async def test_it_says_at_the_start_what_stands_outside_of_it(
+    outermost: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    app = Starlette()
+    if outermost:
+        app.add_middleware(BaseHTTPMiddleware, dispatch=passing)
+    app.add_middleware(GuardMiddleware, on_sigterm=False)
+    if not outermost:
+        app.add_middleware(BaseHTTPMiddleware, dispatch=passing)
+    await lived(app)
+    assert ("GuardMiddleware is not outermost, BaseHTTPMiddleware stands outside" in caplog.text) is not outermost
+
+
+async def test_round_an_application_it_finds_what_stands_outside_at_the_first_request(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def stream(request: Any) -> StreamingResponse:
+        return StreamingResponse(cut(), media_type="text/event-stream")
+
+    guarded = GuardMiddleware(Starlette(routes=[Route("/", stream)]), mode="guard", on_sigterm=False)
+    outer = BaseHTTPMiddleware(guarded, dispatch=passing)
+    sent = await called(outer)
+    assert "GuardMiddleware is not outermost" in caplog.text
+    assert "BaseHTTPMiddleware would end an aborted stream cleanly" in str(sent.raised)
+
+
+# ---- arguments ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("arguments", "kind", "message"),
+    [
+        ({"mode": "look"}, ValueError, "mode is 'report' or 'guard', not 'look'"),
+        ({"guard": "memory"}, TypeError, "guard is a StreamGuard"),
+        ({"dialect": "openai"}, TypeError, "dialect is not the middleware's to choose"),
+        ({"end": "sometime"}, ValueError, "unknown end rule 'sometime'"),
+        ({"profile": "nobody"}, ValueError, "unknown profile"),
+        ({"tming": 3}, TypeError, "unknown option 'tming'"),
+    ],
+    ids=str,
+)
+def test_a_wrong_argument_is_refused_where_it_is_given(arguments: Any, kind: type[Exception], message: str) -> None:
+    with pytest.raises(kind, match=message):
+        GuardMiddleware(streaming(WHOLE), **arguments)

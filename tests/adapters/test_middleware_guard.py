@@ -1,0 +1,417 @@
+"""GuardMiddleware guards what streams already: cursors, ends, heartbeats, leaving, as for a guarded endpoint."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import AsyncGenerator
+from itertools import pairwise
+from typing import Any
+
+import anyio
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from starlette.middleware.base import BaseHTTPMiddleware
+
+from streamguard.adapters.middleware import GuardMiddleware
+from streamguard.adapters.seal import Message, Receive, Scope, SealMiddleware, Send
+from streamguard.core.cursor import cursor_zero
+from streamguard.core.receipt import Verdict
+from streamguard.runtime.slots import Limits
+from streamguard.runtime.timing import Timing
+from tests.adapters.middleware_apps import DONE, EVENTS, LINES, QUICK, Sent, called, chunk, events, http, streaming
+
+pytestmark = pytest.mark.anyio
+
+WHOLE = [chunk("a"), chunk("b"), chunk(reason="stop"), DONE]
+OWN = [b"data: one\n\n", b"event: x\nid: 7\ndata: two\n\n"]
+OLLAMA = [b'{"response": "a", "done": false}\n', b'{"done": true}\n']
+
+
+def guarding(source: Any, *, named: dict[str, Any] | None = None, **options: Any) -> GuardMiddleware:
+    return around(streaming(source, **options), **(named or {}))
+
+
+def around(app: Any, **named: Any) -> GuardMiddleware:
+    options: dict[str, Any] = {"timing": QUICK, **named}
+    return GuardMiddleware(app, mode="guard", on_sigterm=False, **options)
+
+
+async def broken() -> AsyncGenerator[bytes, None]:
+    yield chunk("a")
+    raise ValueError("password=hunter2")
+
+
+# ---- ends -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("source", [WHOLE, OWN], ids=["chat", "own"])
+@pytest.mark.parametrize("headers", [{}, {"streamguard": "v=1"}, {"accept": "text/event-stream"}], ids=str)
+async def test_a_whole_answer_is_complete_and_its_events_are_the_applications(source: Any, headers: Any) -> None:
+    middleware = guarding(source, headers=[(b"x-own", b"1"), (b"set-cookie", b"a=1")])
+    sent = await called(middleware, http(**headers))
+    assert (sent.clean, sent.raised, sent.verified(dialect="raw").verdict) == (True, None, Verdict.COMPLETE)
+    assert events(sent.body)[: len(source)] == events(b"".join(source))
+    assert (sent.header("x-own"), sent.header("set-cookie"), sent.header("incremental")) == ("1", "a=1", "?1")
+    assert (middleware.report.streams, middleware.report.complete) == (1, 1)
+
+
+BAD: dict[str, tuple[Any, dict[str, Any], str]] = {
+    "no marker": (WHOLE[:-1], {}, "unproven_end"),
+    "a marker and no reason": ([chunk("a"), DONE], {}, "unproven_end"),
+    "no last part": (WHOLE, {"ends": False}, "unended"),
+    "no last part of its own": (OWN, {"ends": False}, "unended"),
+    "an exception": (broken, {}, "source_error"),
+    "an event torn": ([*OWN, b"data: thr"], {}, "unproven_end"),
+    "a NUL in an event": ([b"data: a\0b\n\n"], {}, "field_refused"),
+}
+
+
+@pytest.mark.parametrize("what", BAD)
+async def test_what_is_not_whole_ends_in_an_error_event_and_not_cleanly(what: str) -> None:
+    source, options, code = BAD[what]
+    middleware = guarding(source, **options)
+    sent = await called(middleware)
+    verifier = sent.verified(dialect="raw")
+    assert (sent.clean, sent.raised, verifier.verdict) == (False, None, Verdict.FAILED)
+    assert verifier.failure is not None
+    assert (verifier.failure.code, middleware.report.codes) == (code, {code: 1})
+    assert DONE not in sent.body
+    assert b"hunter2" not in sent.body
+    assert b'"error"' in events(sent.body)[-1][1].encode()
+
+
+async def test_the_log_has_the_traceback_of_what_the_application_raised(caplog: pytest.LogCaptureFixture) -> None:
+    await called(guarding(broken))
+    assert [record.exc_info is not None for record in caplog.records if "source_error" in record.message] == [True]
+    assert "hunter2" in caplog.text
+
+
+async def test_what_an_application_raises_behind_its_answer_reaches_the_server() -> None:
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        await streaming(WHOLE)(scope, receive, send)
+        raise LookupError("in a background task")
+
+    sent = await called(around(app))
+    assert (sent.clean, type(sent.raised)) == (True, LookupError)
+    assert sent.verified(dialect="raw").verdict is Verdict.COMPLETE
+
+
+async def test_an_application_that_ignores_the_end_of_its_own_answer_is_told() -> None:
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        await streaming(WHOLE)(scope, receive, send)
+        await send({"type": "http.response.body", "body": b"more", "more_body": True})
+
+    sent = await called(around(app))
+    assert (sent.clean, type(sent.raised)) == (True, RuntimeError)
+
+
+async def test_an_answer_whose_request_is_cancelled_says_so() -> None:
+    """As at a server's own time limit: the reader is there, and is told."""
+    books, body = Books(), b""
+    middleware = guarding(books)
+    with anyio.fail_after(5), anyio.CancelScope() as scope:
+
+        def seen(piece: bytes) -> None:
+            nonlocal body
+            body += piece
+            if b"data" in piece:
+                scope.cancel()
+
+        await called(middleware, on_body=seen)
+    assert scope.cancelled_caught
+    assert books.closed.is_set()
+    assert '"code":"shutdown"' in events(body)[-1][1]
+    assert middleware.report.codes == {"shutdown": 1}
+
+
+def edges(data: bytes, cuts: list[int]) -> list[bytes]:
+    at = sorted({0, len(data), *[cut % len(data) for cut in cuts]})
+    return [data[start:stop] for start, stop in pairwise(at)]
+
+
+MIXED = b"".join([b": ping\r\n", *OWN, chunk("\u20ac\u2028"), b"retry: 5\n\n", b"data: 1\rdata: 2\r\r", *WHOLE[2:]])
+
+
+@settings(max_examples=25)
+@given(st.lists(st.integers(0, len(MIXED)), max_size=40))
+def test_an_application_may_cut_its_events_anywhere(cuts: list[int]) -> None:
+    """Also at every byte."""
+    async def of(pieces: list[bytes]) -> Sent:
+        return await called(guarding(pieces))
+
+    whole, parts = (anyio.run(of, pieces) for pieces in ([MIXED], edges(MIXED, cuts)))
+    assert (parts.clean, events(parts.body)) == (True, events(whole.body)) == (True, events(MIXED))
+    assert parts.verified(dialect="raw").verdict is Verdict.COMPLETE
+
+
+async def test_an_application_may_cut_its_events_at_every_byte() -> None:
+    sent = await called(guarding([MIXED[at : at + 1] for at in range(len(MIXED))]))
+    assert (sent.clean, events(sent.body)) == (True, events(MIXED))
+
+
+# ---- a BaseHTTPMiddleware inside ------------------------------------------------------------------
+
+
+async def passing(request: Any, call_next: Any) -> Any:
+    return await call_next(request)
+
+
+@pytest.mark.parametrize("mode", ["report", "guard"])
+@pytest.mark.parametrize("kind", [EVENTS, LINES], ids=["events", "lines"])
+@pytest.mark.parametrize("breaks", [True, False], ids=["breaks", "whole"])
+async def test_a_clean_end_that_a_middleware_inside_made_of_a_broken_answer_is_none(
+    mode: Any, kind: bytes, breaks: bool
+) -> None:
+    """It ends the body, and raises behind that: of an answer that needs no marker, nothing else tells."""
+
+    async def source() -> AsyncGenerator[bytes, None]:
+        yield OWN[0] if kind is EVENTS else b'{"n": 1}\n'
+        if breaks:
+            raise ValueError("the model broke")
+
+    inner = BaseHTTPMiddleware(streaming(source, kind=kind), dispatch=passing)
+    middleware = GuardMiddleware(inner, mode=mode, timing=QUICK, on_sigterm=False)
+    sent = await called(middleware)
+    assert middleware.report.codes == ({"source_error": 1} if breaks else {})
+    assert sent.clean is (mode == "report" or not breaks)
+    assert type(sent.raised) is (ValueError if breaks and mode == "report" else type(None))
+
+
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+async def test_what_runs_behind_an_answer_under_a_middleware_inside_does_not_hold_its_end_for_long() -> None:
+    go = anyio.Event()
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        await streaming(OWN)(scope, receive, send)
+        await go.wait()
+
+    async def clean(message: Message) -> None:
+        if not message.get("more_body", True):
+            go.set()
+
+    async def ended(scope: Scope, receive: Receive, send: Send) -> None:
+        async def told(message: Message) -> None:
+            await clean(message)
+            await send(message)
+
+        await around(BaseHTTPMiddleware(app, dispatch=passing))(scope, receive, told)
+
+    with anyio.fail_after(5):
+        sent = await called(ended)
+    assert (sent.clean, sent.raised) == (True, None)
+
+
+# ---- lines ----------------------------------------------------------------------------------------
+
+
+async def test_lines_pass_to_the_byte_where_they_end() -> None:
+    for pieces in (OLLAMA, [b'{"n": 1}\n', b'{"n": 2}']):
+        bare = await called(streaming(pieces, kind=LINES))
+        assert await called(guarding(pieces, kind=LINES)) == bare
+
+
+@pytest.mark.parametrize(
+    ("pieces", "options", "last"),
+    [
+        (OLLAMA[:1], {}, b'{"error":"the stream ended without its end marker"}\n'),
+        (OLLAMA[:1], {"ends": False}, b'{"error":"the application stopped before the last part of its answer"}\n'),
+        ([*OLLAMA, OLLAMA[0]], {}, b'{"error":"lines followed the end marker"}\n'),
+        ([OLLAMA[0], b'{"done'], {}, b'{"done'),
+        ([b'{"n": 1}\n'], {"ends": False}, b'"code":"unended"'),
+    ],
+    ids=["cut", "no last part", "overrun", "torn", "of its own"],
+)
+async def test_lines_without_their_end_get_an_error_and_are_aborted(
+    pieces: list[bytes], options: Any, last: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    middleware = guarding(pieces, kind=LINES, **options)
+    sent = await called(middleware)
+    assert (sent.clean, sent.raised) == (False, None)
+    assert sent.body.startswith(b"".join(pieces))
+    assert last in sent.body.removeprefix(b"".join(pieces[:-1]))
+    assert middleware.report.refused == 1
+    assert "ended as failed" in caplog.text
+
+
+async def test_lines_whose_application_raises_say_so_and_no_more(caplog: pytest.LogCaptureFixture) -> None:
+    async def source() -> AsyncGenerator[bytes, None]:
+        yield OLLAMA[0]
+        raise ValueError("password=hunter2")
+
+    sent = await called(guarding(source, kind=LINES))
+    assert (sent.clean, sent.raised) == (False, None)
+    assert sent.body.endswith(b'{"error":"ValueError"}\n')
+    assert "hunter2" in caplog.text
+
+
+# ---- leaving --------------------------------------------------------------------------------------
+
+
+class Books:
+    """A source that waits behind its first event, and how it ended."""
+
+    def __init__(self) -> None:
+        self.closed = anyio.Event()
+
+    async def __call__(self) -> AsyncGenerator[bytes, None]:
+        try:
+            yield chunk("a")
+            await anyio.sleep_forever()
+        finally:
+            self.closed.set()
+
+
+async def left(app: Any) -> Sent:
+    leave = anyio.Event()
+    with anyio.fail_after(5):
+        return await called(app, leave=leave, on_body=lambda body: b"data" in body and leave.set())
+
+
+async def test_a_reader_that_leaves_stops_an_application_that_waits_for_its_model() -> None:
+    books = Books()
+    middleware = guarding(books)
+    sent = await left(middleware)
+    assert books.closed.is_set()
+    assert (sent.clean, sent.raised, middleware.report.left) == (False, None, 1)
+
+
+async def test_a_reader_that_leaves_stops_an_application_that_only_sends() -> None:
+    async def source() -> AsyncGenerator[bytes, None]:
+        while True:
+            yield chunk("a" * 1000)
+
+    middleware = guarding(source)
+    assert (await left(middleware)).raised is None
+    assert middleware.report.left == 1
+
+
+async def test_an_application_that_listens_is_told_and_does_the_rest_by_itself() -> None:
+    """As a server would: what it does behind its answer is not cancelled."""
+    done = anyio.Event()
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        async with anyio.create_task_group() as tasks:
+
+            async def listen() -> None:
+                while (await receive())["type"] != "http.disconnect":
+                    pass
+                tasks.cancel_scope.cancel()
+
+            tasks.start_soon(listen)
+            await streaming(Books())(scope, receive, send)
+        await anyio.sleep(0.01)
+        done.set()
+
+    await left(around(app))
+    assert done.is_set()
+
+
+async def test_an_application_does_not_run_far_ahead_of_the_network() -> None:
+    made = 0
+    blocked, go = anyio.Event(), anyio.Event()
+
+    async def source() -> AsyncGenerator[bytes, None]:
+        nonlocal made
+        for made in range(1000):  # noqa: B007
+            yield chunk("a")
+        yield chunk(reason="stop")
+        yield DONE
+
+    async def slow(scope: Scope, receive: Receive, send: Send) -> None:
+        async def blocking(message: Message) -> None:
+            if b"data" in message.get("body", b"") and not go.is_set():
+                blocked.set()
+                await go.wait()
+            await send(message)
+
+        await guarding(source)(scope, receive, blocking)
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(called, slow)
+        await blocked.wait()
+        await anyio.wait_all_tasks_blocked()
+        assert made < 100
+        go.set()
+    assert made == 999
+
+
+# ---- requests -------------------------------------------------------------------------------------
+
+
+async def untouched(scope: Scope, receive: Receive, send: Send) -> None:
+    raise AssertionError("the application was called")
+
+
+@pytest.mark.parametrize(("method", "status"), [("GET", 200), ("POST", 409)])
+async def test_a_cursor_starts_nothing(method: str, status: int) -> None:
+    cursor = str(cursor_zero("A" * 22))
+    scope = http(method, last_event_id=cursor, accept="text/event-stream")
+    assert (await called(around(untouched), scope)).status == status
+
+
+async def test_who_is_refused_a_slot_is_refused_before_the_generator_begins() -> None:
+    begun = 0
+    first, go = anyio.Event(), anyio.Event()
+
+    async def source() -> AsyncGenerator[bytes, None]:
+        nonlocal begun
+        begun += 1
+        first.set()
+        await go.wait()
+        for piece in WHOLE:
+            yield piece
+
+    middleware = guarding(source, named={"limits": Limits(max_streams=1, max_waiting=0)})
+    refused = Sent()
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(called, middleware)
+        await first.wait()
+        refused = await called(middleware)
+        go.set()
+    assert (refused.status, refused.raised, begun) == (503, None, 1)
+    assert (await called(middleware)).clean
+
+
+async def test_one_middleware_inside_of_another_leaves_its_answer_alone() -> None:
+    inner = guarding(WHOLE)
+    outer = GuardMiddleware(SealMiddleware(inner, on_sigterm=False), mode="guard", on_sigterm=False)
+    sent = await called(outer)
+    assert (sent.clean, inner.report.streams, outer.report.streams) == (True, 1, 0)
+
+
+async def test_heartbeats_come_while_the_application_is_silent_and_at_event_edges_only() -> None:
+    go = anyio.Event()
+
+    async def source() -> AsyncGenerator[bytes, None]:
+        yield WHOLE[0]
+        yield WHOLE[1][:20]
+        await go.wait()
+        yield WHOLE[1][20:]
+        for piece in WHOLE[2:]:
+            yield piece
+
+    def seen(body: bytes) -> None:
+        if b": hb" in body:
+            go.set()
+
+    middleware = guarding(source, named={"timing": Timing(heartbeat=0.01, linger=0.0)})
+    sent = await called(middleware, on_body=seen)
+    assert sent.verified(dialect="raw").verdict is Verdict.COMPLETE
+    assert events(sent.body) == events(b"".join(WHOLE))
+
+
+async def test_a_silent_application_stalls() -> None:
+    middleware = guarding(Books(), named={"timing": Timing(stall=0.02, linger=0.0)})
+    with anyio.fail_after(5):
+        sent = await called(middleware)
+    assert sent.verified(dialect="raw").status == "stalled"
+    assert not sent.clean
+
+
+async def test_an_endpoint_with_a_guard_of_its_own_is_told_of_once(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.ERROR)
+    middleware = guarding(WHOLE, headers=[(b"streamguard", b'v=1, resume="/streams"')])
+    for _ in range(2):
+        await called(middleware)
+    assert caplog.text.count("has a StreamGuard of its own") == 1

@@ -1,0 +1,83 @@
+"""What tells a stream from every other answer, and what judges one: the same however its bytes are cut."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from streamguard.adapters import middleware_judge
+from streamguard.adapters.middleware_judge import Judged, LineJudge, judge_of, kind_of
+from streamguard.core.dialect import Raw
+from streamguard.core.items import Event
+from tests.adapters.middleware_apps import DONE, chunk
+
+LINES = b'{"done": false}\n\n{"t": "\xe2\x82\xac"}\r\n[1]\n{"done": true}\n'
+
+
+def judged(data: bytes, cuts: list[int], kind: Any = "lines", clean: bool = True, **rule: Any) -> Judged:
+    judge = judge_of(kind, Raw(**{"end": "known", **rule}))
+    at = 0
+    for cut in sorted({cut % (len(data) + 1) for cut in cuts} | {len(data)}):
+        judge.feed(data[at:cut])
+        at = cut
+    return judge.end(clean=clean)
+
+
+@pytest.mark.parametrize(
+    "kind", ["text/event-stream", "Text/Event-Stream;charset=UTF-8", "application/x-ndjson", "text/plain"]
+)
+def test_the_kind_is_told_by_the_content_type(kind: str) -> None:
+    message = {"type": "http.response.start", "status": 200, "headers": [(b"Content-Type", kind.encode())]}
+    assert kind_of(message) == ("events" if "vent" in kind else "lines" if "json" in kind else None)
+    assert kind_of({**message, "status": 404}) is None
+    assert kind_of({**message, "trailers": True}) is None
+
+
+@given(st.lists(st.integers(0, 200), max_size=20), st.integers(0, len(LINES)))
+def test_lines_are_judged_alike_however_they_are_cut(cuts: list[int], size: int) -> None:
+    data = LINES[:size]
+    whole = judged(data, [])
+    assert judged(data, cuts) == judged(data, list(range(size))) == whole
+    # The last line counts without its line end, as it does for whoever reads lines.
+    assert (whole.verdict == "complete") == (size >= len(LINES) - 1 or size == 0)
+
+
+@given(st.lists(st.integers(0, 400), max_size=20))
+def test_events_are_judged_alike_however_they_are_cut(cuts: list[int]) -> None:
+    data = chunk("a") + chunk(reason="stop") + DONE
+    assert judged(data, cuts, "events") == Judged("complete", proved=True)
+    assert judged(data[:-1], cuts, "events").verdict == "truncated"
+
+
+def last(event: Event) -> bool:
+    return event == Event('{"last": 1}')
+
+
+@pytest.mark.parametrize(
+    ("rule", "lines", "verdict"),
+    [
+        ("provider", b'{"n": 1}\n', "truncated"),
+        ("provider", b'{"done": true}\n', "complete"),
+        ("asgi", b'{"done": false}\n', "complete"),
+        ("endless", b'{"done": false}\n', "complete"),
+        pytest.param(last, b'{"n": 1}\n{"last": 1}\n', "complete", id="its own, last"),
+        pytest.param(last, b'{"last": 1}\n{"n": 1}\n', "failed", id="its own, and more"),
+        ("asgi", b'{"error": {"code": "oom", "message": "full"}}\n', "failed"),
+    ],
+    ids=str,
+)
+def test_the_rules_hold_for_lines(rule: Any, lines: bytes, verdict: str) -> None:
+    assert judged(lines, [], end=rule).verdict == verdict
+
+
+def test_a_line_that_nobody_could_read_is_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(middleware_judge, "MAX_FRAME", 100)
+    judge = LineJudge(Raw(end="known"))
+    for _ in range(50):
+        judge.feed(b"x" * 10)
+    assert sum(map(len, judge._rest)) <= 100
+    judge.feed(b'\n{"done": true}\n')
+    assert judge.end(clean=True) == Judged("complete", proved=True)
