@@ -12,8 +12,9 @@ export interface DialectSettings {
   name: DialectName;
   /** A server's known departures from its API: `transformers` sends no `[DONE]`. */
   profile?: "openai" | "vllm" | "sglang" | "llama.cpp" | "ollama" | "transformers" | "litellm";
-  /** `asgi` and `endless`: the end of the body does. No browser tells how a body was framed. */
-  end?: "provider" | "asgi" | "endless" | ((name: string | null, data: string) => boolean);
+  /** `asgi` and `endless`: the end of the body does; `known`: `provider` for events of an API that is known, else `asgi`.
+   * No browser tells how a body was framed. */
+  end?: "provider" | "known" | "asgi" | "endless" | ((name: string | null, data: string) => boolean);
 }
 
 /** What the end of a stream says of its failure. */

@@ -313,6 +313,11 @@ class SseReader {
     return records;
   }
 
+  /** Whether the bytes so far end inside an event. A comment is none. */
+  get unfinished() {
+    return this.#data.length > 0 || (this.#line.length > 0 && this.#line.bytes[0] !== 58);
+  }
+
   end() {
     const records = (this.#records = []);
     if (this.#line.length) {
@@ -706,6 +711,7 @@ class ProviderReader extends Spoken {
   #end;
   #marked = false;
   #api = null;
+  #sure = false; // whether the API is known for certain: a list of choices may be a stranger's
   #begun = new Set();
   #ended = false; // the marker was seen, and nothing after it
   #overrun = false;
@@ -714,7 +720,7 @@ class ProviderReader extends Spoken {
   constructor({ profile = "openai", end = "provider" } = {}) {
     super();
     if (!Object.hasOwn(PROFILES, profile)) throw new RangeError(`unknown profile '${profile}'`);
-    if (typeof end !== "function" && !["provider", "asgi", "endless"].includes(end)) {
+    if (typeof end !== "function" && !["provider", "known", "asgi", "endless"].includes(end)) {
       throw new RangeError(`unknown end rule '${end}'`);
     }
     this.#done = PROFILES[profile];
@@ -776,9 +782,11 @@ class ProviderReader extends Spoken {
   #choices(payload) {
     const chat = payload.object !== "text_completion";
     this.#api ??= chat ? "chat" : "completions";
+    this.#sure ||= ["chat.completion.chunk", "text_completion"].includes(payload.object);
     const texts = {};
     for (const choice of payload.choices) {
       if (!isObject(choice)) continue;
+      this.#sure ||= "finish_reason" in choice || isObject(choice.delta);
       const index = Number.isInteger(choice.index) ? choice.index : 0;
       this.#begun.add(index);
       const holder = asObject(chat ? choice.delta : choice);
@@ -796,6 +804,7 @@ class ProviderReader extends Spoken {
 
   #state(payload) {
     this.#api = "responses";
+    this.#sure = true;
     if (isObject(payload.response)) this.#response = payload.response;
   }
 
@@ -812,6 +821,7 @@ class ProviderReader extends Spoken {
 
   #anthropic(kind, payload) {
     this.#api = "anthropic";
+    this.#sure = true;
     if (kind === "message_stop") {
       this.#ended = true;
       return { item: payload, text: "" };
@@ -834,8 +844,14 @@ class ProviderReader extends Spoken {
     return this.#ended;
   }
 
+  /** The rule that is meant: `known` is the provider's where the events are of an API, or end with its marker. */
+  get #rule() {
+    if (this.#end !== "known") return this.#end;
+    return this.#sure || (this.#ended && !this.#overrun) ? "provider" : "asgi";
+  }
+
   proof(clean) {
-    if (this.#end === "provider") {
+    if (this.#rule === "provider") {
       if (!this.#hasEnd()) return null;
       if (!this.#ended) return "framing";
       return this.reasons.size ? "marker+reason" : "marker";
@@ -845,7 +861,7 @@ class ProviderReader extends Spoken {
   }
 
   judge() {
-    if (this.error || this.#end !== "provider") return this.error;
+    if (this.error || this.#rule !== "provider") return this.error;
     if ([...this.reasons.values()].includes("abort")) {
       return failure("generation_aborted", "the engine aborted the generation", true);
     }
@@ -1132,9 +1148,10 @@ export class StreamVerifier {
     const frames = [];
     if (this.error || this.state === "closed" || this.state === "cut") return frames;
     this.#guarded(() => {
+      const torn = this.#wire.unfinished ?? false;
       this.#takeAll(this.#wire.end(), frames);
       this.#step("eof");
-      this.#conclude(clean);
+      this.#conclude(clean && !torn); // framing proves nothing that ends inside an event
     });
     return frames;
   }

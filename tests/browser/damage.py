@@ -34,7 +34,10 @@ _PROMISES: Final = (
     write_answer(Answer(cursor_zero(SID), "openai", "ndjson", flush="token", credit=(1, 2))),
     f'v=1;a=1.5;b, cursor="{cursor_zero(SID)}", dialect=x, wire=sse, x=(a "b" :YQ==:;q=?1), y=@123, z=%"a%c3%a9"',
 )
-_READERS: Final = (None, "native", "openai", "raw", "ui", "ag-ui", "anthropic")
+_READERS: Final = (
+    None, "native", "openai", "raw", "ui", "ag-ui", "anthropic", Raw(end="known"), Raw(end="asgi"),
+    Raw(profile="transformers"),
+)  # fmt: skip
 
 
 @attrs.frozen
