@@ -315,7 +315,8 @@ class SseReader {
 
   /** Whether the bytes so far end inside an event. A comment is none. */
   get unfinished() {
-    return this.#data.length > 0 || (this.#line.length > 0 && this.#line.bytes[0] !== 58);
+    const isBegun = this.#data.length > 0 || this.#event.length > 0 || this.#id !== null;
+    return isBegun || (this.#line.length > 0 && this.#line.bytes[0] !== 58);
   }
 
   end() {
