@@ -1016,8 +1016,8 @@ function checkFrame(after, cursor, name, data) {
   const fits = (bytes) =>
     after.offset + bytes.length === cursor.offset && chain(after.crc, name, cursor.status, bytes) === cursor.crc;
   if (fits(data)) return;
-  const again = rewritten(data);
-  if (again !== null && fits(again)) {
+  for (const again of rewritten(data)) {
+    if (!fits(again)) continue;
     throw new CorruptStream("reframed", after, "something between rewrote the data: pass it through unchanged");
   }
   if (after.offset + data.length !== cursor.offset) {
@@ -1026,15 +1026,18 @@ function checkFrame(after, cursor, name, data) {
   throw new CorruptStream("checksum", after);
 }
 
-/** JSON in the form that our servers write: without white space, strings in UTF-8. Null for what is no JSON. */
-function rewritten(data) {
+const withLineEnds = (json) =>
+  json.replace(/[\u0085\u2028\u2029]/g, (end) => `\\u${end.charCodeAt(0).toString(16).padStart(4, "0")}`);
+
+/** JSON as our servers write it, without white space and with strings in UTF-8; nothing for what is no JSON. Its text is
+ * taken apart, since a number that is read and written may look otherwise; then read and written, for a name given twice. */
+function* rewritten(data) {
   const text = decode(data).replace(/^\ufeff/, "");
-  if (parsed(text) === undefined) return null;
-  const quoted = (string) =>
-    JSON.stringify(JSON.parse(string)).replace(
-      /[\u0085\u2028\u2029]/g, (end) => `\\u${end.charCodeAt(0).toString(16).padStart(4, "0")}`,
-    );
-  return encode(text.replace(/"(?:[^"\\]|\\.)*"|[ \t\n\r]+/g, (part) => (part[0] === '"' ? quoted(part) : "")));
+  const value = parsed(text);
+  if (value === undefined) return;
+  const part = (found) => (found[0] === '"' ? withLineEnds(JSON.stringify(JSON.parse(found))) : "");
+  yield encode(text.replace(/"(?:[^"\\]|\\.)*"|[ \t\n\r]+/g, part));
+  yield encode(withLineEnds(JSON.stringify(value)));
 }
 
 /** Where a stream goes on in another connection: frames that came already are dropped, if they are the same ones. */

@@ -1077,7 +1077,9 @@ def test_a_name_that_json_spells_with_half_a_character_is_a_fault_of_the_frame()
     assert (answer.verdict, answer.code) == (Verdict.CORRUPT, "checksum")
 
 
-@pytest.mark.parametrize("rest", [b"id: y\n", b"event: x\n", b"id: y\nevent: x\n", b"id: y\r\n", b"id", b"event: x\nid: y"])
+@pytest.mark.parametrize(
+    "rest", [b"id: y\n", b"event: x\n", b"id: y\nevent: x\n", b"id: y\r\n", b"id", b"event: x\nid: y"]
+)
 def test_a_body_that_ends_inside_an_event_is_no_proof_however_it_is_cut(rest: bytes) -> None:
     for chunks in ([b"data: a\n\n" + rest], [b"data: a\n\n", rest], *chunkings(b"data: a\n\n" + rest)):
         assert read(chunks, dialect=Raw(end="asgi")).verdict is Verdict.TRUNCATED
