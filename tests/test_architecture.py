@@ -31,9 +31,10 @@ LAYERS = {
     "app": ("core", "log.base", "observe.hooks", "runtime"),
     "upstream": ("core", "runtime.closing", "runtime.source", "runtime.takeover", "upstream"),
     "client": ("core", "client"),
+    "browser": (),  # JavaScript
     "check": ("core", "client.body", "client.head", "options", "check"),
     "options": (),
-    "adapters": ("core", "log.base", "observe.hooks", "runtime", "app", "upstream", "adapters"),
+    "adapters": ("core", "log.base", "observe.hooks", "runtime", "app", "upstream", "browser", "adapters"),
     "proxy": ("core", "log.base", "observe.hooks", "runtime", "app", "upstream", "adapters.asgi"),
     "testing": (ANY,),
     "demo": (ANY,),

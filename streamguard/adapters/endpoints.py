@@ -7,10 +7,11 @@
     GET     /streams/status     how it stands, as JSON, without any of its text
     GET     /streams/selftest   a stream that fails on purpose, to see whether its abort arrives
     GET     /streams/<sid>      for EventSource, which can set no header; it may be switched off
+    GET     /streams/streamguard.js    the JavaScript client, to everybody
 
 A stream is named by a cursor (`Last-Event-ID`, `?after=`), by `Streamguard-Stream: <sid>`, or by the application's own
 name for it (`?name=`), which means the newest of the caller's. Ids stay out of addresses, and so of access logs, save
-in the last line of the table and in `?after=`. Everything is refused to whom `authorize` refuses it, before anything is
+where an EventSource asks and in `?after=`. Everything is refused to whom `authorize` refuses it, before anything is
 looked up; another's stream and none at all are the same answer.
 
 OPTIONS is left to the application: a CORS layer outside of it answers preflights, with CORS_HEADERS allowed.
@@ -28,6 +29,7 @@ from typing_extensions import Unpack
 
 from streamguard.adapters.asgi import GuardedAnswer, refuse_early
 from streamguard.adapters.logged import FORBIDDEN
+from streamguard.adapters.module import MODULE, module_answer
 from streamguard.adapters.options import AnswerOptions, Options
 from streamguard.adapters.reading import NOT_HERE, ROOT, Reading, unavailable, why_not
 from streamguard.adapters.reconnect import find_named
@@ -58,7 +60,7 @@ CORS_HEADERS: Final = (
 CORS_EXPOSED: Final = ("Streamguard",)
 """What it must be allowed to read."""
 
-_METHODS: Final = {"": "GET, HEAD, POST, DELETE, OPTIONS", "status": "GET, HEAD, OPTIONS", "selftest": "GET, OPTIONS"}
+_METHODS: Final = {"": "GET, HEAD, POST, DELETE, OPTIONS", "selftest": "GET, OPTIONS"}
 _ACTIONS: Final[dict[str, Action]] = {"GET": "read", "HEAD": "read", "POST": "ack", "DELETE": "cancel"}
 _MAX_BODY: Final = 4096  # bytes of a POST, which are a hundred
 _NAMELESS: Final = problem(400, "no_stream", "name the stream: Last-Event-ID, Streamguard-Stream or ?name=")
@@ -180,6 +182,9 @@ class Endpoints:
             raise _Refused(Refusal(204, [NO_STORE, ("allow", allowed)]))
         if facts.method not in allowed.split(", "):
             raise _Refused(problem(405, "method_not_allowed", f"allowed: {allowed}", ("allow", allowed)))
+        if tail == MODULE:
+            await reading.refuse(module_answer(facts))
+            return
         action: Action = {"status": "status", "selftest": "start"}.get(tail, _ACTIONS[facts.method])  # type: ignore[assignment]
         request = reading.scope if self._request_of is None else self._request_of(reading.scope, reading.receive)
         principal = await self.guard.principal(request, action)

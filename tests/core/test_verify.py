@@ -1071,6 +1071,23 @@ def test_strangers_bytes_never_raise_and_are_never_complete(noise: bytes, wire: 
         assert answer.verdict is not Verdict.COMPLETE
 
 
+def test_a_name_that_json_spells_with_half_a_character_is_a_fault_of_the_frame() -> None:
+    line = f'{{"id":"{SID}.1.1.00000000","event":"\\ud800","data":"x"}}\n'.encode()
+    answer = read(line, wire="ndjson", dialect="native", zero=ZERO)
+    assert (answer.verdict, answer.code) == (Verdict.CORRUPT, "checksum")
+
+
+@pytest.mark.parametrize(
+    "rest", [b"id: y\n", b"event: x\n", b"id: y\nevent: x\n", b"id: y\r\n", b"id", b"event: x\nid: y"]
+)
+def test_a_body_that_ends_inside_an_event_is_no_proof_however_it_is_cut(rest: bytes) -> None:
+    for chunks in ([b"data: a\n\n" + rest], [b"data: a\n\n", rest], *chunkings(b"data: a\n\n" + rest)):
+        assert read(chunks, dialect=Raw(end="asgi")).verdict is Verdict.TRUNCATED
+    for harmless in (b"", b": sg x\n", b": hb", b"retry: 5\n", b"\n"):
+        for chunks in chunkings(b"data: a\n\n" + harmless):
+            assert read(chunks, dialect=Raw(end="asgi")).verdict is Verdict.UNVERIFIED
+
+
 # ---- a dialect that the reader guessed ------------------------------------------------------
 
 

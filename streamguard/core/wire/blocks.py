@@ -71,7 +71,8 @@ class Blocks(ABC, Generic[T]):
     @property
     def unfinished(self) -> bool:
         """Whether the bytes so far end inside an event. A comment is none."""
-        return bool(self._data) or (bool(self._line) and not self._line[0].startswith(b":"))
+        begun = self._data or self._event or self._id is not None
+        return bool(begun) or (bool(self._line) and not self._line[0].startswith(b":"))
 
     def _comment(self, text: str) -> None:
         """A comment's line has ended; `text` is what follows its colon."""

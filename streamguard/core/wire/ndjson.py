@@ -133,7 +133,8 @@ class NdjsonReader:
             if len(data) > self.max_frame:
                 raise FrameTooLarge(len(data), self.max_frame)
             cursor = _utf8(fields["id"]) if "id" in fields else None
-            return Received("frame", cursor, fields.get("event") or None, data, fields.get("end"))
+            name = _utf8(fields["event"]).decode() if fields.get("event") else None
+            return Received("frame", cursor, name, data, fields.get("end"))
         if "open" in fields:
             return Received("opening", _utf8(fields["open"]))
         if "hb" in fields:

@@ -30,6 +30,7 @@ const verbs = {
 async function main() {
   // A container's root may not make namespaces, and its /dev/shm is small. The tests' servers are on loopback.
   const args = ["--no-sandbox", "--disable-dev-shm-usage", "--no-proxy-server"];
+  args.push("--enable-precise-memory-info", "--js-flags=--expose-gc"); // for pages that measure themselves
   const browser = await chromium.launch({ executablePath: process.argv[2], args });
   say({ id: 0, value: browser.version() });
   for await (const line of readline.createInterface({ input: process.stdin })) {

@@ -119,6 +119,7 @@ class TestReader:
 
     def test_a_lone_surrogate_becomes_a_question_mark(self) -> None:
         assert records([b'{"data":"a\\ud800","id":"\\udfff"}\n'])[0][:4] == ("frame", b"?", None, b"a?")
+        assert records([b'{"event":"\\ud800","data":"a"}\n'])[0][:4] == ("frame", None, "?", b"a")
 
     @pytest.mark.parametrize(
         ("rest", "read"),

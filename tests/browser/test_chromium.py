@@ -1,0 +1,133 @@
+"""The JavaScript client in Chromium, in a page of another origin than the stream's, which CORS lets read it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from starlette.middleware.cors import CORSMiddleware
+
+from streamguard.adapters.endpoints import CORS_EXPOSED, CORS_HEADERS
+from streamguard.browser import SCRIPT
+from streamguard.core.errors import SourceFailed
+from streamguard.testing.plan import HEAD, Plan, RandomCut
+from tests.adapters.logged_apps import Site
+from tests.adapters.servers import Gate, serving
+from tests.browser.conftest import HERE
+from tests.clients.browser import Browser, Page
+from tests.clients.site import Front, through
+from tests.proofs.browser_client import cost_of, judged, opened
+from tests.test_docs import ROOT, served
+
+pytestmark = pytest.mark.usefixtures("at_once")
+
+WORDS = [f"word {number} é\u2028\n " for number in range(60)]
+TEXT = "".join(WORDS)
+FILES = {"/streamguard.js": SCRIPT.read_bytes(), "/reading.mjs": (HERE / "reading.mjs").read_bytes()}
+READ = """async ([url, options]) => {
+  const [sg, { reading }] = await Promise.all([import("/streamguard.js"), import("/reading.mjs")]);
+  return reading(sg, url, options);
+}"""
+
+
+@pytest.fixture(scope="module")
+def page(browser: Browser) -> Iterator[Page]:
+    async def nothing(scope: Any, receive: Any, send: Any) -> None:
+        raise RuntimeError("the page asked its own origin for a stream")
+
+    with serving(Front(nothing, files=FILES.get)) as server, browser.page(f"{server.url}/page") as page:
+        yield page
+
+
+def site_of(*script: Any) -> Site:
+    site = Site(*script)
+    # Outside of the seal, as a page's preflight has no principal.
+    site.app.add_middleware(
+        CORSMiddleware,
+        allow_origins=["*"],
+        allow_methods=["GET", "POST", "DELETE"],
+        allow_headers=CORS_HEADERS,
+        expose_headers=CORS_EXPOSED,
+    )
+    return site
+
+
+def read(page: Page, url: str, **options: Any) -> dict[str, Any]:
+    found: dict[str, Any] = page.evaluate(READ, [url, options])
+    return found
+
+
+def test_a_post_that_is_cut_at_random_bytes_comes_whole_and_is_generated_once(page: Page) -> None:
+    site = site_of(*WORDS)
+    cuts = RandomCut(seed=8, low=90, high=900, base=Plan(after=HEAD, end="reset"))
+    with serving(site.app) as server:
+        found, proxy = through(
+            server.port,
+            lambda index: cuts(index) if index < 12 else Plan(),
+            lambda url: read(page, f"{url}/tokens", method="POST", json={}, resume={"baseMs": 1, "attempts": 20}),
+        )
+    assert (found["error"], found["text"]) == (None, TEXT)
+    assert (found["receipt"]["verdict"], found["receipt"]["duplicates"]) == ("complete", 0)
+    assert found["receipt"]["resumes"] >= 5
+    assert any(passage.ended == "cut" for passage in proxy.history)
+    assert site.source.starts == 1
+
+
+def test_a_silent_connection_is_left_for_another(page: Page) -> None:
+    with serving(site_of(*WORDS).app) as server:
+        found, _ = through(
+            server.port,
+            lambda index: Plan(after=HEAD, stall_at=700) if index < 2 else Plan(),  # one may be a preflight's
+            lambda url: read(page, f"{url}/tokens", limits={"livenessMs": 200}, resume={"baseMs": 1}),
+        )
+    assert (found["error"], found["text"]) == (None, TEXT)
+    assert found["receipt"]["resumes"] in (1, 2)
+
+
+def test_a_failure_an_early_leave_and_a_cancel_are_as_in_node(page: Page) -> None:
+    with serving(site_of("half ", SourceFailed("overloaded", "too much")).app) as server:
+        failed = read(page, f"{server.url}/tokens")
+    assert (failed["error"]["name"], failed["error"]["code"], failed["error"]["received"]) == (
+        "FailedStream", "overloaded", "half ",
+    )  # fmt: skip
+    site = site_of("first ", Gate())
+    with serving(site.app) as server:
+        found = read(page, f"{server.url}/tokens", method="POST", after=1, then="cancel")
+        site.source.wait_closed()
+    assert (found["cancelled"], found["error"]["name"], found["error"]["status"]) == (True, "FailedStream", "cancelled")
+
+
+def test_the_proof_at_a_small_size(browser: Browser) -> None:
+    with opened(browser, 500) as small:
+        cost = cost_of(small, 500, rounds=1)
+        found = judged(small, ["binary"], step=97)
+    assert (cost.whole, cost.texts, len(cost.heap)) == (True, {500}, 10)
+    assert cost.long[0] < 10  # a machine that is busy with other things makes some
+    assert found["count"] == 0
+    assert found["tried"] > 2_000
+
+
+def test_the_page_of_the_how_to_shows_the_answer_and_its_receipt_and_stops_it(browser: Browser, tmp_path: Path) -> None:
+    doc = (ROOT / "docs/how-to/read-a-stream-in-the-browser.md").read_text(encoding="utf-8")
+    match = re.search(r"^```html\n<!-- page.html -->\n(.*?)^```", doc, re.MULTILINE | re.DOTALL)
+    assert match is not None
+    (tmp_path / "page.html").write_text(match[1], encoding="utf-8")
+    shown = """([first, what]) => new Promise((resolve) => {
+      const text = (id) => document.getElementById(id).textContent;
+      if (first) document.getElementById(first).click();
+      const look = () => (text(what) ? resolve([text("text"), text("end")]) : setTimeout(look, 5));
+      look();
+    })"""
+    shorter = {"range(100)": "range(40)", "sleep(0.05)": "sleep(0.02)"}
+    with served(tmp_path, "browser_app.py", **shorter) as url, browser.page(f"{url}/") as page:
+        page.evaluate(shown, ["ask", "text"])
+        text, end = page.evaluate(shown, ["stop", "end"])
+        assert end == "stopped"
+        assert text.startswith("word-0 ")
+        assert "word-39 " not in text
+        text, end = page.evaluate(shown, ["ask", "end"])
+    assert text == "".join(f"word-{number} " for number in range(40))
+    assert re.fullmatch(r"COMPLETE, 41 frames, crc [0-9a-f]{8}", end)
