@@ -106,6 +106,10 @@ class Answer:
             self.failure = SourceFailed("upstream_error", "the model's server sent an error", retryable=again)
         if reading is None or self.failure is not None:
             return
+        if not self._events and reading.item is None and event.data.strip() != _DONE:
+            # `events` passes it on, and its reader sees it; text made of the rest would have a hole that nobody sees.
+            self.failure = SourceFailed("upstream_format", "the model's server sent an event that is no JSON object")
+            return
         self.begun = True
         if isinstance(reading.item, dict):
             self.last = reading.item

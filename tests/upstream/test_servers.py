@@ -199,6 +199,14 @@ async def test_nothing_else_may_be_torn(last: str, player: Player, server: Serve
 
 
 @quick
+@pytest.mark.parametrize("torn", ['{"choices":[{"index":0,"del', '{"n": 1%s}' % ("0" * 5000), "[" * 20_000])
+async def test_text_with_a_hole_is_no_answer(torn: str, player: Player, server: Server) -> None:
+    player.plays(CHAT[0], f"data: {torn}\n\n", *CHAT[1:])
+    _, code, _ = await failing(of(ChatCompletions, server).stream({"model": "m"}))
+    assert code == "upstream_format"
+
+
+@quick
 async def test_every_choice_that_began_must_have_its_reason(player: Player, server: Server) -> None:
     player.plays(*CHAT[:-1], *unnamed(chat("b", index=1), "[DONE]"))
     items, code, _ = await failing(of(ChatCompletions, server).events({"n": 2}))

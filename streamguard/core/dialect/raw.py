@@ -146,7 +146,8 @@ class RawEncoder:
             return []  # a sign of life after what may be the end: heartbeats are ours to send
         if self._held is not None:
             self._after_end = self._held[0] == "marker"
-            payloads.append(self._held[1])
+            if not (self._after_end and settled(self._end, self._seen) == "provider"):
+                payloads.append(self._held[1])  # else it was no end: an SDK would stop at it, satisfied
             self._held = None
         if seen == "event":
             payloads.append(payload)

@@ -157,10 +157,17 @@ class TestProvidersRule:
         assert "[DONE]" not in [data for _, data in events]
         assert (answer.verdict, answer.code) == (Verdict.FAILED, "unproven_end")
 
-    def test_events_after_the_marker_fail_the_stream_and_are_delivered(self) -> None:
+    def test_events_after_the_marker_fail_the_stream_and_are_delivered_without_it(self) -> None:
         events, answer = through(Event(STOP), Event("[DONE]"), Event(chunk("late")))
-        assert [data for _, data in events][:3] == [STOP, "[DONE]", chunk("late")]
+        assert [data for _, data in events][:2] == [STOP, chunk("late")]
         assert json.loads(events[-1][1])["error"]["message"] == "events followed the provider's end marker"
+        assert answer.verdict is Verdict.FAILED
+
+    @pytest.mark.parametrize("rest", ['{"stats": 1}', "[DONE]", '{"error": "died"}'])
+    def test_a_marker_that_proved_nothing_is_not_passed_on_whatever_follows(self, rest: str) -> None:
+        """An SDK stops at it, satisfied, and sees nothing of what comes behind."""
+        events, answer = through(Event(chunk("a")), Event("[DONE]"), Event(rest))
+        assert "[DONE]" not in [data for _, data in events]
         assert answer.verdict is Verdict.FAILED
 
     def test_a_marker_after_an_error_is_a_lie_and_the_error_stays_the_end(self) -> None:
