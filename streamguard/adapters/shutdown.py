@@ -66,8 +66,8 @@ def process_drain() -> Drain:
 
 
 def learn(drain: Drain) -> None:
-    """Begin `drain` when this process is told to go. To be called often, on the event loop's thread, and as well where an
-    application is loaded."""
+    """Begin `drain` when this process is told to go. To be called often, on the event loop's thread; it may be called
+    where an application is loaded too, before there is a loop."""
     if threading.current_thread() is not threading.main_thread():
         return
     _drains.add(drain)

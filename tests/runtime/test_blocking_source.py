@@ -88,18 +88,20 @@ class TestHandOver:
         before_sleep(hand_over, lambda: hand_over.put("one"))
         assert hand_over.next(None) == "one"
 
-    def test_an_interruption_ends_a_wait_of_either_kind_or_the_next_one_and_no_other(self) -> None:
-        for timeout in (None, DEADLINE):
-            hand_over = _BlockingHandOver(Buffer())
-            before_sleep(hand_over, hand_over.interrupt, lambda: hand_over.put("one"))
-            with pytest.raises(Quiet):
-                hand_over.next(timeout)
-            assert hand_over.next(timeout) == "one"
-            hand_over.interrupt()  # while it is elsewhere
-            with pytest.raises(Quiet):
-                hand_over.next(timeout)
-            hand_over.put("two")
-            assert hand_over.next(timeout) == "two"
+    @pytest.mark.parametrize("timeout", [None, DEADLINE])
+    def test_an_interruption_ends_a_wait_of_either_kind_or_the_next_one_and_no_other(
+        self, timeout: float | None
+    ) -> None:
+        hand_over = _BlockingHandOver(Buffer())
+        before_sleep(hand_over, hand_over.interrupt, lambda: hand_over.put("one"))
+        with pytest.raises(Quiet):
+            hand_over.next(timeout)
+        assert hand_over.next(timeout) == "one"
+        hand_over.interrupt()  # while it is elsewhere
+        with pytest.raises(Quiet):
+            hand_over.next(timeout)
+        hand_over.put("two")
+        assert hand_over.next(timeout) == "two"
 
     def test_a_wait_is_over_at_its_time_and_what_comes_just_then_is_not_lost(self) -> None:
         hand_over = _BlockingHandOver(Buffer())
