@@ -254,7 +254,8 @@ def test_litestar_serves_guarded_answers_and_resumes_them() -> None:
         lasting = http.post(f"{server.url}/lasting", json={"text": "Tell me a story"}, headers=ann)
         second = [line[4:] for line in lasting.text.splitlines() if line.startswith("id: ")][2]
         rest = http.get(f"{server.url}/streams", headers={**ann, "last-event-id": second})
-        assert [line for line in rest.text.splitlines() if line.startswith('data: "')] == ['data: "a "', 'data: "story "']
+        texts = [line[6:] for line in rest.text.splitlines() if line.startswith('data: "')]
+        assert texts == ['"a "', '"story "']
         other = {"x-user": "bob", "last-event-id": second}
         assert http.get(f"{server.url}/streams", headers=other).status_code == 404
         assert http.post(f"{server.url}/lasting", json={"text": "Tell me"}).status_code == 403

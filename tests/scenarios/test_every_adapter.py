@@ -17,6 +17,7 @@ from streamguard.core.receipt import Verdict
 from streamguard.observe.hooks import Outcome
 from streamguard.runtime.timing import Timing
 from tests.adapters.servers import Connection, Gate
+from tests.asking import http
 from tests.scenarios.adapters import ADAPTERS, PATHS, Site
 from tests.scenarios.test_tool import CALLS, chunk, piece
 
@@ -109,7 +110,7 @@ TOOLS = {
 @pytest.mark.parametrize("way", TOOLS)
 def test_tool_calls_in_pieces_are_handed_out_whole(served: Served, way: str) -> None:
     served.serves(lambda: list(TOOLS[way]), dialect="openai")
-    with stream_sync("GET", served.url) as answer:
+    with stream_sync("GET", served.url, client=http) as answer:
         blocks = list(answer.blocks())
     assert (answer.receipt.verdict, blocks) == (Verdict.COMPLETE, CALLS)
 
@@ -134,7 +135,7 @@ def test_each_step_and_the_close_are_in_one_context_that_has_what_the_endpoint_s
         return kind(steps())
 
     served.serves(make)
-    with stream_sync("GET", served.url) as answer:
+    with stream_sync("GET", served.url, client=http) as answer:
         assert answer.read() == "first second third "
     closed.wait()
     assert [value for value, _ in seen] == ["the endpoint's", "first ", "second ", "third "]
@@ -220,7 +221,7 @@ def test_what_has_nothing_but_an_async_iterator_is_a_source(served: Served) -> N
             return steps()
 
     served.serves(Bare)
-    with stream_sync("GET", served.url) as answer:
+    with stream_sync("GET", served.url, client=http) as answer:
         assert answer.read() == "one two"
     assert answer.receipt.verdict is Verdict.COMPLETE
 
