@@ -20,8 +20,9 @@ for module in pkgutil.walk_packages(streamguard.__path__, "streamguard.", onerro
         continue
     try:
         importlib.import_module(module.name)
-    except ModuleNotFoundError as exc:
-        if (exc.name or "").partition(".")[0] not in EXTRAS:
+    except ImportError as exc:  # a package's own face says which extra to install, and why
+        missing = exc if isinstance(exc, ModuleNotFoundError) else exc.__cause__
+        if not isinstance(missing, ModuleNotFoundError) or (missing.name or "").partition(".")[0] not in EXTRAS:
             raise
         waiting.append(module.name)
     else:

@@ -55,6 +55,7 @@ from streamguard.runtime.resumers import Endpoint, Resumers
 from streamguard.runtime.runs import SIGN, Detach, OnDisconnect, Run, Runs
 from streamguard.runtime.slots import Slot
 from streamguard.runtime.source import TokenSource
+from streamguard.runtime.sweep import Sweeper
 from streamguard.runtime.takeover import orphan, taken_up
 from streamguard.runtime.timing import DEFAULT_TIMING, Timing
 
@@ -67,12 +68,19 @@ Authorize = Callable[[Any, Action], "str | Awaitable[str | None] | None"]
 
 LOST: Final = Failure("producer_lost", "the process that generated this answer is gone", retryable=True)
 CANCELLED: Final = Failure("cancelled", "the stream was cancelled")
-_SWEEP: Final = 30.0  # seconds between two looks at what the log may forget
 
 
 def anyone_with_the_id(request: Any, action: Action) -> str:
     """The open form of `authorize`: whoever knows a stream's id, 128 random bits, may read and cancel it."""
     return ANYONE
+
+
+def _made_runs(guard: StreamGuard) -> Runs:
+    return Runs(guard.draining, guard.readers, guard.max_ahead)
+
+
+def _made_sweeper(guard: StreamGuard) -> Sweeper:
+    return Sweeper(guard.log, guard.runs.background)
 
 
 def _made_grants(guard: StreamGuard) -> Grants:
@@ -90,7 +98,8 @@ class StreamGuard(Draining):
     `max_takeovers` is how often one stream may be gone on with after its process died; where that let go of it, as at
     its shutdown, it does not count. `max_connection_age` is after how many seconds, or a little earlier, a reader that
     can come back is sent to do so; None is never. `limits` are the Limits of new streams, or an Admission, which may be
-    shared. Raises TypeError for what is of another kind, ValueError for a number out of range.
+    shared. `max_ahead` is how many bytes a stream may be generated ahead of its readers here; None is without a limit.
+    Raises TypeError for what is of another kind, ValueError for a number out of range.
     """
 
     log: StreamLog = attrs.field(validator=a_log)
@@ -102,14 +111,15 @@ class StreamGuard(Draining):
     max_connection_age: float | None = attrs.field(kw_only=True, default=None, validator=optional(number(above=0)))
     path: str | None = attrs.field(init=False, default=None)  # where `install` put the endpoints
     told: bool = attrs.field(init=False, default=False)  # in the log, that it did not
-    runs: Runs = attrs.field(init=False, default=attrs.Factory(lambda self: Runs(self.draining), takes_self=True))
+    max_ahead: int | None = attrs.field(kw_only=True, default=None, validator=optional(whole_number))
     readers: Readers = attrs.field(init=False, factory=Readers)
+    runs: Runs = attrs.field(init=False, default=attrs.Factory(_made_runs, takes_self=True))
     grants: Grants = attrs.field(init=False, default=attrs.Factory(_made_grants, takes_self=True))
     max_takeovers: int = attrs.field(kw_only=True, default=2, validator=whole_number_from(0))
     admission: Admission | None = attrs.field(kw_only=True, default=None, alias="limits", converter=admission_of)
     resumers: Resumers = attrs.field(init=False, factory=Resumers)  # by the name that a stream's options bear
     _closed: bool = attrs.field(init=False, default=False)
-    _swept: float = attrs.field(init=False, default=0.0)
+    _sweeper: Sweeper = attrs.field(init=False, default=attrs.Factory(_made_sweeper, takes_self=True))
     _lost: dict[str, anyio.Event] = attrs.field(init=False, factory=dict)  # what is being taken over just now
 
     def request_of(self, scope: Any, receive: Any) -> Any:
@@ -168,7 +178,7 @@ class StreamGuard(Draining):
             on_end=on_end,
             request_id=request_id,
         )
-        self._sweep_now_and_then()
+        self._sweeper.now_and_then()
         self.resumers.keep(info.sid, resumer)
         return self.runs.start(producer, on_disconnect or self.on_disconnect, self.resumers.over, slot)
 
@@ -385,16 +395,3 @@ class StreamGuard(Draining):
             await self.log.signal(sid, "read")
         except LogError as exc:
             logger.info("stream %s: its producer could not be told that it is read: %s", sid[:8], exc)
-
-    def _sweep_now_and_then(self) -> None:
-        now = anyio.current_time()
-        if now - self._swept >= _SWEEP:
-            self._swept = now
-            self.runs.background.start(self._sweep, "streamguard sweep")
-
-    async def _sweep(self) -> None:
-        try:
-            while await self.log.sweep():
-                pass
-        except LogUnavailable as exc:
-            logger.warning("what is too old could not be forgotten now: %s", exc)

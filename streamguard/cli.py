@@ -1,4 +1,4 @@
-"""The command line: `streamguard demo`.
+"""The command line: `streamguard demo`, `streamguard check`.
 
 Every command's modules are imported when it runs, so that `--help` answers at once and one command does
 not need another's libraries. Results go to standard output, progress and problems to standard error.
@@ -7,12 +7,14 @@ not need another's libraries. Results go to standard output, progress and proble
 from __future__ import annotations
 
 import argparse
-import math
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import NoReturn
+from typing import Final
+
+from streamguard.check import command as check_command
+from streamguard.options import count, refuse, seconds
 
 __all__ = ["main"]
 
@@ -33,6 +35,7 @@ _BEGIN = """\
 begin here:
   streamguard demo                      see streams lose their tails on this machine, and see it stop
   streamguard demo --delay 0            the same code as its author sees it: nothing is ever lost
+  streamguard check URL                 what happens to an endpoint's streams on their way to you
   streamguard COMMAND --help            what a command does, and its options
 """
 
@@ -78,7 +81,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         parser.print_help()
         return 0
     try:
-        return _demo(options)
+        return _COMMANDS[options.command](options)
     except KeyboardInterrupt:
         return INTERRUPTED
 
@@ -99,14 +102,15 @@ def _parser() -> argparse.ArgumentParser:
         epilog=_DEMO_END,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    demo.add_argument("--requests", type=_count, metavar="N", help="answers in each cell (default: 100 or 300)")
+    demo.add_argument("--requests", type=count, metavar="N", help="answers in each cell (default: 100 or 300)")
     demo.add_argument(
-        "--delay", type=_seconds, metavar="SECONDS", help="how far the sender lags behind the model (default: 0.0025)"
+        "--delay", type=seconds, metavar="SECONDS", help="how far the sender lags behind the model (default: 0.0025)"
     )
     demo.add_argument("--seed", type=int, default=1, metavar="N", help="of token times and lengths (default: 1)")
     demo.add_argument("--resume", action="store_true", help="cut streams ten times and resume them, over each log")
     demo.add_argument("--json", action="store_true", help="print one JSON object instead of tables")
     demo.add_argument("--plot", type=_picture, metavar="FILE", help="also draw the first table: a .svg or .png file")
+    check_command.add_options(commands)
     return parser
 
 
@@ -169,6 +173,41 @@ def _resume(options: argparse.Namespace) -> int:
     return 0 if result.kept else BROKEN
 
 
+def _check(options: argparse.Namespace) -> int:
+    try:
+        import anyio
+        from rich.console import Console
+
+        from streamguard.check import report
+        from streamguard.check.diagnosis import diagnose
+        from streamguard.check.evidence import Evidence
+        from streamguard.check.run import Plan, examine
+        from streamguard.check.transport import Transport
+    except ModuleNotFoundError as exc:
+        return _missing(exc, "check")
+    try:
+        evidence = Evidence(check_command.asked(options))
+        transport = Transport(
+            options.http, options.cacert, insecure=options.insecure, follow=options.location, silence=options.timeout
+        )
+    except (ValueError, OSError) as exc:
+        return _problem(str(exc), UNUSABLE)
+    plan = Plan(
+        options.repeat, options.leave, options.profile, options.max_time, selftest=options.selftest, gauge=options.gauge
+    )
+    with report.live(Console(stderr=True)) as stage:
+        anyio.run(examine, evidence, plan, transport, stage)
+    findings = diagnose(evidence)
+    if options.json:
+        print(report.as_json(evidence, findings))
+    else:
+        report.print_report(evidence, findings, Console())
+    return {"ok": 0, "fault": BROKEN, "no stream": FAILED}[report.outcome(evidence, findings)]
+
+
+_COMMANDS: Final[Mapping[str, Callable[[argparse.Namespace], int]]] = {"demo": _demo, "check": _check}
+
+
 def _missing(exc: ModuleNotFoundError, extra: str) -> int:
     """What to install. Raises `exc` itself if it is no library of the extra's."""
     library = (exc.name or "").partition(".")[0]
@@ -189,29 +228,13 @@ def _version() -> str:
         return "(not installed)"
 
 
-def _count(text: str) -> int:
-    return int(text) if text.isascii() and text.isdigit() and int(text) > 0 else _refuse("a number from 1 up")
-
-
-def _seconds(text: str) -> float:
-    try:
-        seconds = float(text)
-    except ValueError:
-        _refuse("seconds, such as 0.0025")
-    return seconds if 0 <= seconds < math.inf else _refuse("seconds from 0 up")
-
-
 def _picture(text: str) -> Path:
     path = Path(text)
     if path.suffix not in (".svg", ".png"):
-        _refuse("a file name that ends in .svg or .png")
+        refuse("a file name that ends in .svg or .png")
     if not path.absolute().parent.is_dir():
-        _refuse("a file in a directory that exists")
+        refuse("a file in a directory that exists")
     return path
-
-
-def _refuse(needed: str) -> NoReturn:
-    raise argparse.ArgumentTypeError(f"{needed} is needed")
 
 
 if __name__ == "__main__":

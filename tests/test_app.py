@@ -182,7 +182,7 @@ async def test_what_retention_says_is_forgotten_while_streams_are_started() -> N
     run.leave()
     await run.over.wait()
     now[0] = 20.0
-    guard._swept = -1000.0
+    guard._sweeper.swept = -1000.0
     again = await guard.start(TokenSource(Script("a")), principal="ann")
     await read(guard, cursor_zero(again.sid))
     await anyio.wait_all_tasks_blocked()
@@ -197,7 +197,7 @@ async def test_a_sweep_of_a_log_that_is_away_is_one_line_of_warning(caplog: pyte
             raise LogUnavailable("it is away")
 
     guard = StreamGuard(Away(), authorize=anyone_with_the_id)
-    guard._swept = -1000.0
+    guard._sweeper.swept = -1000.0
     run = await guard.start(TokenSource(Script("a")), principal="ann")
     await read(guard, cursor_zero(run.sid))
     run.leave()

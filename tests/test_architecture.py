@@ -31,6 +31,8 @@ LAYERS = {
     "app": ("core", "log.base", "observe.hooks", "runtime"),
     "upstream": ("core", "runtime.closing", "runtime.source", "runtime.takeover", "upstream"),
     "client": ("core", "client"),
+    "check": ("core", "client.body", "client.head", "options", "check"),
+    "options": (),
     "adapters": ("core", "log.base", "observe.hooks", "runtime", "app", "upstream", "adapters"),
     "proxy": ("core", "log.base", "observe.hooks", "runtime", "app", "upstream", "adapters.asgi"),
     "testing": (ANY,),
@@ -62,6 +64,7 @@ HOMES = {
     "asgiref": "adapters.django",
     "httpx": "client.httpx",
     "redis": "log.redis_link",
+    "rich": "check.report",
 }
 MAY_IMPORT_HOME = {
     ("adapters.fastapi", "adapters.starlette"),  # FastAPI is Starlette
@@ -72,6 +75,7 @@ MAY_IMPORT_HOME = {
     ("adapters.aiohttp_websocket", "adapters.aiohttp"),
     ("client.exchange", "client.httpx"),
     ("upstream.server", "client.httpx"),  # the same library, to ask others with
+    ("check.transport", "client.httpx"),  # and to ask as an ordinary client does
     *((f"log.{name}", "log.redis_link") for name in _REDIS),
 }
 LAB = ("testing", "demo", "cli")  # the demo runs servers and clients of every kind

@@ -147,3 +147,29 @@ def test_the_demo_runs_and_prints_json_alone(capsys: pytest.CaptureFixture[str])
     }
     assert found["settings"]["seed"] == 1
     assert found["kept"] is True
+
+
+def test_check_teaches_and_refuses_before_it_asks_anything(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        cli.main(["check", "--help"])
+    shown = capsys.readouterr().out
+    for part in ("examples:", "exit code:", "--repeat", "--leave", "--json", "--header", "--selftest", "--gauge"):
+        assert part in shown
+    wrong = (["--repeat", "0"], ["--timeout", "0"], ["--max-time", "soon"], ["--profile", "x"], ["another"])
+    for argv in ([], *(["u", *rest] for rest in wrong)):
+        with pytest.raises(SystemExit) as end:
+            cli.main(["check", *argv])
+        assert end.value.code == 2
+    for argv in (["ftp://u"], ["u", "-H", "none"], ["u", "-d", "@no/such/file"], ["u", "--cacert", "no/such/file"]):
+        assert cli.main(["check", *argv]) == cli.UNUSABLE
+    assert "ftp://u" in capsys.readouterr().err
+
+
+def test_a_library_that_check_lacks_is_named(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in [name for name in sys.modules if name.partition(".")[0] == "rich"]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "rich", None)
+    assert cli.main(["check", "http://host/"]) == cli.UNUSABLE
+    assert 'pip install "streamguard-io[check]"' in capsys.readouterr().err

@@ -12,11 +12,11 @@ import json
 import re
 from collections.abc import Mapping
 from json.encoder import encode_basestring
-from typing import Final
+from typing import Any, Final
 
 from streamguard.core.errors import NotSerialisable
 
-__all__ = ["dumps", "quote", "whole_text"]
+__all__ = ["dumps", "object_in", "quote", "whole_text"]
 
 _LINE_ENDS: Final = {0x85: "\\u0085", 0x2028: "\\u2028", 0x2029: "\\u2029"}
 _SURROGATE: Final = re.compile("[\ud800-\udfff]")
@@ -47,6 +47,15 @@ def dumps(value: object) -> bytes:
 
 class _NoForm(TypeError):
     """An object of a type that JSON has no form for; names the type only."""
+
+
+def object_in(text: str) -> Mapping[str, Any] | None:
+    """The JSON object that `text` is; None for any other text."""
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+    return value if isinstance(value, dict) else None
 
 
 def _plain(value: object) -> object:

@@ -21,4 +21,6 @@
     turns      whether the event loop has had a turn
     pressure   how late the loop is, and what a connection has not sent
     report     the Outcome, and giving it to the application
+    lead       how far a stream is generated ahead of its readers
+    sweep      what a log may forget is forgotten
 """

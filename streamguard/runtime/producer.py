@@ -32,6 +32,7 @@ from streamguard.log import base
 from streamguard.log.base import Lease, LogError, LogUnavailable, StreamLog, StreamSealed, text_append
 from streamguard.observe.hooks import OnEnd, Outcome
 from streamguard.runtime.direct import DirectDriver
+from streamguard.runtime.lead import Lead
 from streamguard.runtime.lists import FrameLists
 from streamguard.runtime.source import TokenSource
 from streamguard.runtime.timing import Timing
@@ -107,6 +108,7 @@ class LogSink:
         self._patience = patience
         self._left = anyio.Event()
         self.taken: Callable[[], None] | None = None  # called after each append that was acknowledged
+        self.lead: Lead | None = None  # how far it may be ahead of its readers
 
     @property
     def takes_fields(self) -> bool:
@@ -128,10 +130,14 @@ class LogSink:
                         self.renewed = asked
                     if self.taken is not None:
                         self.taken()
+                    if self.lead is not None and tail.offset > self.lead.free:
+                        await self.lead.wait(tail)
                     return
             await self._send(data)
             if self.taken is not None:
                 self.taken()
+            if self.lead is not None and self.tail.offset > self.lead.free and self.tail.status is None:
+                await self.lead.wait(self.tail)
         except LogError as exc:
             self.leave(exc)
             raise
@@ -259,10 +265,16 @@ class Producer:
     def cancel(self, failure: Failure | None = None) -> None:
         """End the stream as `cancelled`."""
         self._driver.cancel(failure)
+        self._hurry()
 
     def shut_down(self) -> None:
         """Stop, and let the stream go: it lives on in the log, for another process to go on with."""
         self._driver.shut_down()
+        self._hurry()
+
+    def _hurry(self) -> None:
+        if self.sink.lead is not None:
+            self.sink.lead.end()
 
     async def run(self, begin: Callable[[anyio.abc.TaskGroup | None], object] = lambda tasks: None) -> None:
         """Generate the stream to its end. Re-raises a cancellation from outside; then the stream lives on.

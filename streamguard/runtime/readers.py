@@ -76,6 +76,10 @@ class Readers:
         """How many read this stream."""
         return len(self._streams.get(sid, ()))
 
+    def furthest(self, sid: str) -> int | None:
+        """The largest offset, in bytes, that a reader of this stream was given; None where nobody reads it."""
+        return max((reader.position().offset for reader in self._streams.get(sid, {}).values()), default=None)
+
     def join(self, reader: Reader, *, limit: int, exclusive: bool = False) -> None:
         """Let a reader in, and the oldest go above `limit`. Raises Busy where an exclusive stream has another's."""
         others = self._streams.setdefault(reader.sid, {})

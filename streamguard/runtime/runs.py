@@ -29,7 +29,9 @@ from streamguard.core.errors import Failure
 from streamguard.runtime.admission import EVICTED
 from streamguard.runtime.background import Background
 from streamguard.runtime.drain import Drain
+from streamguard.runtime.lead import Lead
 from streamguard.runtime.producer import Producer
+from streamguard.runtime.readers import Readers
 from streamguard.runtime.slots import Slot
 
 __all__ = ["PRESENCE", "SIGN", "Cancel", "Detach", "OnDisconnect", "ReadOn", "Run", "Runs"]
@@ -176,11 +178,16 @@ class Run:
 
 
 class Runs:
-    """All of them, by their sids. At the end of `drain` they are let go of."""
+    """All of them, by their sids. At the end of `drain` they are let go of. With `max_ahead` none is generated further
+    than so many bytes ahead of its `readers`."""
 
-    def __init__(self, drain: Drain | None = None) -> None:
+    def __init__(
+        self, drain: Drain | None = None, readers: Readers | None = None, max_ahead: int | None = None
+    ) -> None:
         self.background = Background()
         self._drain = Drain() if drain is None else drain
+        self._readers = Readers() if readers is None else readers
+        self._max_ahead = max_ahead
         self._runs: dict[str, Run] = {}
 
     def __len__(self) -> int:
@@ -200,6 +207,8 @@ class Runs:
         and whether that has its end too."""
         run = Run(producer, policy, slot)
         self._runs[run.sid] = run
+        if self._max_ahead is not None:
+            producer.sink.lead = Lead(self._readers, run.sid, self._max_ahead)
         run.join()  # whoever starts it reads it: it must not end before that one has begun
 
         async def tracked() -> None:

@@ -13,7 +13,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from streamguard.core.errors import NotSerialisable
-from streamguard.core.jsontext import dumps, quote, whole_text
+from streamguard.core.jsontext import dumps, object_in, quote, whole_text
 from tests.strategies import clean_texts, texts, whole
 
 
@@ -163,3 +163,12 @@ def test_what_a_value_of_the_applications_own_raises_is_not_told() -> None:
     assert str(raised.value) == "JSON has no form for this value: ValueError"
     with pytest.raises(NotSerialisable, match="set is not JSON serialisable"):
         dumps({"nested": {1}})
+
+
+@pytest.mark.parametrize("text", ["", "[]", "1", '"text"', "{", "[" * 100_000])
+def test_only_an_object_is_one(text: str) -> None:
+    assert object_in(text) is None
+
+
+def test_an_object_is_read() -> None:
+    assert object_in('{"a": [1]}') == {"a": [1]}

@@ -98,7 +98,7 @@ def away(*steps: str, times: int = 10**9) -> Callable[[str], None]:
 
 
 async def make_producer(
-    log: Store,
+    log: MemoryLog,
     source: Any,
     *,
     policy: FlushPolicy | None = None,

@@ -5,7 +5,7 @@
     GET /books                          bytes that all sources have made, and what ended how
 
 The log is in memory; with STREAMGUARD_TEST_LOG it is that file. STREAMGUARD_TEST_KEPT is how many bytes of a stream it
-keeps.
+keeps, STREAMGUARD_TEST_AHEAD how many its source may be ahead of its reader.
 """
 
 from __future__ import annotations
@@ -57,7 +57,8 @@ def _log() -> StreamLog:
     return SQLiteLog(path, retention=retention) if path else MemoryLog(retention)
 
 
-guard = StreamGuard(_log(), authorize=anyone_with_the_id)
+_ahead: Final = os.environ.get("STREAMGUARD_TEST_AHEAD")
+guard = StreamGuard(_log(), authorize=anyone_with_the_id, max_ahead=int(_ahead) if _ahead else None)
 
 
 def _ended(outcome: Outcome) -> None:

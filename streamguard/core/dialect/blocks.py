@@ -13,13 +13,12 @@ stands between a reader and half a call, whatever the provider says of how the c
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from typing import Any, Final
 
 from streamguard.core.errors import UnsupportedItem
 from streamguard.core.items import Block
-from streamguard.core.jsontext import dumps
+from streamguard.core.jsontext import dumps, object_in
 
 __all__ = [
     "Call",
@@ -83,7 +82,7 @@ class Call(tuple[str, str, str]):
     @property
     def input(self) -> Mapping[str, Any] | None:
         """The arguments as JSON has them; None where they are no object."""
-        return _object(self[2] or "{}")
+        return object_in(self[2] or "{}")
 
 
 def call_written(block: Block, dialect: str) -> Call:
@@ -106,7 +105,7 @@ def call_read(id: str, name: str, arguments: str, *, cut: bool = False, choice: 
     fields: dict[str, Any] = {"id": id, "name": name, "arguments": text}
     if choice:
         fields["choice"] = choice
-    return Block("invalid_tool_call" if _object(text) is None else "tool_call", fields)
+    return Block("invalid_tool_call" if object_in(text) is None else "tool_call", fields)
 
 
 def text_of(block: Block, dialect: str) -> str:
@@ -132,11 +131,3 @@ def image_url(block: Block, dialect: str) -> tuple[str, str]:
 def json_text(value: object) -> str:
     """`value` as it is if it is text, else its JSON."""
     return value if isinstance(value, str) else dumps(value).decode()
-
-
-def _object(text: str) -> Mapping[str, Any] | None:
-    try:
-        value = json.loads(text)
-    except (ValueError, RecursionError):
-        return None
-    return value if isinstance(value, dict) else None

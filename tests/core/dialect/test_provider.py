@@ -250,7 +250,8 @@ class TestReader:
 
     def test_it_tells_what_its_stream_saw(self) -> None:
         reader = self.reader(chunk("a", "stop", usage={"n": 1}), {"error": "x"})
-        assert (reader.reasons, reader.usage, reader.error) == ({0: "stop"}, {"n": 1}, Failure("upstream_error", "x"))
+        assert (reader.begun, reader.reasons, reader.usage) == ({0}, {0: "stop"}, {"n": 1})
+        assert reader.error == Failure("upstream_error", "x")
 
     def test_an_event_without_data_is_nothing(self) -> None:
         assert ProviderReader().read("error", "") is None

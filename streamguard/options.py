@@ -1,0 +1,38 @@
+"""What the values of the commands' options are, and what is refused before anything starts. For argparse's `type`."""
+
+from __future__ import annotations
+
+import argparse
+import math
+from typing import NoReturn
+
+__all__ = ["count", "refuse", "seconds", "seconds_above_zero"]
+
+
+def count(text: str) -> int:
+    """A number from 1 up."""
+    return int(text) if text.isascii() and text.isdigit() and int(text) > 0 else refuse("a number from 1 up")
+
+
+def seconds(text: str) -> float:
+    """Seconds, or none."""
+    value = _number(text)
+    return value if 0 <= value < math.inf else refuse("seconds from 0 up")
+
+
+def seconds_above_zero(text: str) -> float:
+    """Seconds, and not none."""
+    value = _number(text)
+    return value if 0 < value < math.inf else refuse("seconds above 0")
+
+
+def refuse(needed: str) -> NoReturn:
+    """Say what is needed instead."""
+    raise argparse.ArgumentTypeError(f"{needed} is needed")
+
+
+def _number(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        refuse("seconds, such as 0.0025")
