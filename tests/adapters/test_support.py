@@ -46,6 +46,6 @@ def test_rules_that_a_case_cannot_be_asked_for_are_left_out_and_said_so(monkeypa
     last = "cancel, status, acknowledge"
     cells = dict(zip(GROUPS, adapters.row_of(AdapterCase("http://test", concurrent=False)), strict=True))
     assert cells == {group: "yes" if group != last else "one request at a time" for group in GROUPS}
-    assert played == [rule for rule in ADAPTER_RULES if rule not in last]
+    assert sorted(played) == sorted(rule for rule in ADAPTER_RULES if rule not in last)
     cells = dict(zip(GROUPS, adapters.row_of(AdapterCase("http://test", log=False)), strict=True))
     assert cells == {group: "yes" if group not in ("G5", last) else "no log" for group in GROUPS}
