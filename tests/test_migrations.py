@@ -102,20 +102,25 @@ def served(way: str, side: int) -> Iterator[str]:
     """The program on one side, served; the address of its endpoint."""
     module = types.ModuleType(f"migration_{side}")
     sys.modules[module.__name__] = module  # where annotations are looked up
-    if way == "StreamingHttpResponse":
-        from tests.adapters.django_site import DIRECT  # which sets Django up, once for the process
+    views = _views_of_django() if way == "StreamingHttpResponse" else {}
     module.__dict__["generate"] = generate_plain if way == "Flask" else generate
     exec(PAGES[way][2] + sides(way)[side], module.__dict__)
     if way == "Flask":
         with serving_wsgi("waitress", module.__dict__["app"]) as url:
             yield f"{url}/chat"
     elif way == "StreamingHttpResponse":
-        DIRECT["chat"] = module.__dict__["chat"]
+        views["chat"] = module.__dict__["chat"]
         with serving(module.__dict__["application"], lifespan="off") as server:
             yield f"{server.url}/direct/chat"
     else:
         with serving(module.__dict__["app"]) as server:
             yield f"{server.url}/chat"
+
+
+def _views_of_django() -> dict[str, Any]:
+    from tests.adapters.django_site import DIRECT  # which sets Django up, once for the process
+
+    return DIRECT
 
 
 def data_of(body: str) -> list[Any]:
