@@ -17,7 +17,7 @@ COMPREHENSIONS = (ast.ListComp, ast.DictComp, ast.SetComp, ast.GeneratorExp)
 DISPLAYS = (ast.List, ast.Dict, ast.Set, ast.Tuple, ast.JoinedStr, ast.Lambda, ast.FunctionDef, ast.AsyncFunctionDef)
 CALLS_PER_TOKEN = {"clock", "push", "send", "deadline"}
 # Behind a flag, a deadline or a slice of time.
-SELDOM = {"before_parking", "_attend", "set", "due", "give", "look", "Lost"}
+SELDOM = {"before_parking", "_attend", "set", "due", "beside", "look", "Lost"}
 
 
 def inside(tree: ast.AST) -> list[ast.AST]:
@@ -48,7 +48,7 @@ def test_the_hot_loop_has_no_scope_lock_queue_task_or_container() -> None:
 def test_the_hot_loop_awaits_the_source_and_the_sink_and_else_only_what_is_seldom() -> None:
     tree = ast.parse(textwrap.dedent(inspect.getsource(DirectDriver._loop)))
     awaited = [ast.unparse(node.value) for node in inside(tree) if isinstance(node, ast.Await)]
-    assert sorted(awaited) == ["self._attend(item, out, now)", "send(out)", "turns.give(late)"]
+    assert sorted(awaited) == ["self._attend(item, out, now)", "send(out)", "watch.beside(turns, late, now)"]
     assert any(ast.unparse(node.iter) == "turns.source" for node in ast.walk(tree) if isinstance(node, ast.AsyncFor))
 
 
