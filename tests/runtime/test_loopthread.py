@@ -112,7 +112,7 @@ async def _ident() -> int:
     return threading.get_ident()
 
 
-def test_an_answer_that_nobody_awaits_any_more_harms_nothing() -> None:
+def test_an_answer_that_nobody_awaits_any_more_harms_nothing(caplog: pytest.LogCaptureFixture) -> None:
     called = []
 
     async def asks() -> str:
@@ -124,6 +124,7 @@ def test_an_answer_that_nobody_awaits_any_more_harms_nothing() -> None:
 
     assert loop_thread().wait(asks) == "asked"
     assert called == ["late"]
+    assert not caplog.records  # asyncio logs what a callback of its loop raises
 
 
 FORKED = """
