@@ -44,7 +44,7 @@ from tests.upstream.test_vllm import OutputKind, delta
 EXAMPLES = ROOT / "examples"
 APPS = {
     "fastapi_app.py", "starlette_app.py", "asgi_app.py", "resumable_app.py", "takeover.py",
-    "upstream_app.py", "upstream_local.py",
+    "litestar_app.py", "upstream_app.py", "upstream_local.py",
 }  # fmt: skip
 AIOHTTP = {"aiohttp_app.py"}
 WSGI = {"flask_app.py"}
@@ -243,6 +243,22 @@ def test_asgi() -> None:
         assert read("GET", f"{server.url}/Tell/me/a%20story") == (Verdict.COMPLETE, "Tell me a story ")
         lines = [json.loads(line) for line in http.get(f"{server.url}/hi").text.splitlines()]
         assert lines[-1]["event"] == "end"
+
+
+def test_litestar_serves_guarded_answers_and_resumes_them() -> None:
+    ann = {"x-user": "ann", "streamguard": "v=1"}
+    with served("litestar_app.py") as server:
+        whole = read("POST", f"{server.url}/chat", json={"text": "Tell me a story"})
+        assert whole == (Verdict.COMPLETE, "Tell me a story ")
+        assert http.post(f"{server.url}/chat", json={}).status_code == 400
+        lasting = http.post(f"{server.url}/lasting", json={"text": "Tell me a story"}, headers=ann)
+        second = [line[4:] for line in lasting.text.splitlines() if line.startswith("id: ")][2]
+        rest = http.get(f"{server.url}/streams", headers={**ann, "last-event-id": second})
+        texts = [line[6:] for line in rest.text.splitlines() if line.startswith('data: "')]
+        assert texts == ['"a "', '"story "']
+        other = {"x-user": "bob", "last-event-id": second}
+        assert http.get(f"{server.url}/streams", headers=other).status_code == 404
+        assert http.post(f"{server.url}/lasting", json={"text": "Tell me"}).status_code == 403
 
 
 class TestResumable:

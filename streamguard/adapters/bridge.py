@@ -150,7 +150,7 @@ class Bridge:
             self._room = None
 
     def _unsent(self) -> int:
-        return self._put - self._taken
+        return 0 if self._over else self._put - self._taken  # nobody takes the rest: a stream must not wait for that
 
     def _drop(self) -> None:
         """The reader takes nothing, and the thread may be in the server's write."""

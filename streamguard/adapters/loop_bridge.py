@@ -73,7 +73,7 @@ class LoopBridge:
         self._scope = closing_by(scope, self._close)
         if self._scope is scope:  # no transport can be reached: then the body itself is ended
             self._scope = {**scope}
-            give_transport(self._scope, Transport(lambda: self._size, close=self._end, abort=self._end))
+            give_transport(self._scope, Transport(self._unsent, close=self._end, abort=self._end))
         self._cut = False
         self._closing: Callable[[], None] | None = None  # once all was taken
         self._parked = False  # whether who iterates is back for more, so that it has sent what it had
@@ -139,6 +139,9 @@ class LoopBridge:
             task.result()
         if not self._whole and not is_aborted(self._scope):
             raise BodyAborted
+
+    def _unsent(self) -> int:
+        return 0 if self._left.is_set() else self._size  # nobody takes the rest: a stream must not wait for that
 
     def _end(self) -> None:
         self._cut = True

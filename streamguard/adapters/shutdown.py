@@ -26,6 +26,7 @@ import anyio
 
 from streamguard.runtime.background import Background
 from streamguard.runtime.drain import Drain
+from streamguard.runtime.wakeup import in_loop
 
 __all__ = ["DRAIN", "GOING_AWAY", "drain_of", "forget", "learn", "process_drain"]
 
@@ -35,6 +36,7 @@ GOING_AWAY: Final = ("shutdown", "the server is going away")  # a refusal's code
 _LOOK: Final = 0.1  # seconds between two looks at hypercorn's event, as its own
 
 _drains: Final[WeakSet[Drain]] = WeakSet()
+_looked: Final[WeakSet[Drain]] = WeakSet()  # those for which hypercorn's event was looked for
 _looking: Final[WeakKeyDictionary[Drain, Background]] = WeakKeyDictionary()
 _unsealed: Final = Drain()  # of answers under no seal
 
@@ -64,11 +66,13 @@ def process_drain() -> Drain:
 
 
 def learn(drain: Drain) -> None:
-    """Begin `drain` when this process is told to go. To be called often, on the event loop's thread."""
+    """Begin `drain` when this process is told to go. To be called often, on the event loop's thread; it may be called
+    where an application is loaded too, before there is a loop."""
     if threading.current_thread() is not threading.main_thread():
         return
-    if drain not in _drains:
-        _drains.add(drain)
+    _drains.add(drain)
+    if drain not in _looked and in_loop():  # a server may load an application before its loop runs: then at a request
+        _looked.add(drain)
         _learn_of_hypercorn(drain)
     standing = signal.getsignal(signal.SIGTERM)
     if callable(standing) and not isinstance(standing, _Link):
@@ -78,6 +82,7 @@ def learn(drain: Drain) -> None:
 def forget(drain: Drain) -> None:
     """Learn nothing more for `drain`; the last one takes the handler down."""
     _drains.discard(drain)
+    _looked.discard(drain)
     if _drains or threading.current_thread() is not threading.main_thread():
         return
     standing = signal.getsignal(signal.SIGTERM)

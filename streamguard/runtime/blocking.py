@@ -228,11 +228,14 @@ class BlockingDriver:
             due = min(due, self._wrote + self._timing.heartbeat)
         if self._timing.stall is not None:
             due = min(due, self._parked + self._timing.stall)
-        if self._stage.timed:
+        if not self._stage.timed:
+            return due
+        try:
             flush = self._stage.deadline()
-            if flush is not None and flush > self._ticked:
-                due = min(due, flush)
-        return due
+            return due if flush is None or flush <= self._ticked else min(due, 0.0 + flush)
+        except Exception as exc:  # a user's policy
+            self._fail(exc)  # which is seen at the next look
+            return now
 
     def _looked(self, now: float) -> bool:
         """Whether the stream is to end for a reason that is not the source's."""

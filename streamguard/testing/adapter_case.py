@@ -43,8 +43,9 @@ class AdapterCase:
 
     `facts(label)` answers what `AdapterSources.facts` does; None: it is asked for at `<url>/facts/<label>`. `log`:
     whether the adapter has streams in a log. `aborts`: whether the server carries an abort; without, the terminal
-    stands alone. `concurrent`: whether it serves a second request while a stream runs. `http2`: whether it is asked
-    over HTTP/2. `patience`: seconds that one rule may take.
+    stands alone. `closes`: whether it closes the connection behind every answer, and says so. `concurrent`: whether it
+    serves a second request while a stream runs; without, nothing is asked beside one. `http2`: whether it is asked over
+    HTTP/2. `patience`: seconds that one rule may take.
     """
 
     url: str

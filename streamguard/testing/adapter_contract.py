@@ -12,7 +12,8 @@ module's docstring has one), run it on a server, and give `AdapterCase` its addr
 
 The sources are `SOURCES`; `open_sync` makes plain generators, for adapters that take those. The rules are
 `ADAPTER_RULES`, by name, for a test each with `check_adapter_rule`. What a server cannot do is said in the case:
-`aborts=False`, `closes=True`, `concurrent=False`. It needs the extra `httpx`.
+`aborts=False`, `closes=True`, `concurrent=False`; `left_out` names the rules that are not played for it. It needs the
+extra `httpx`.
 """
 
 from __future__ import annotations
@@ -23,11 +24,11 @@ import anyio
 import httpx
 
 from streamguard.testing.adapter_case import AdapterCase, Play, Rule, client_of
-from streamguard.testing.adapter_log_rules import LOG_ADAPTER_RULES
+from streamguard.testing.adapter_log_rules import BESIDE_A_STREAM, LOG_ADAPTER_RULES
 from streamguard.testing.adapter_rules import CONNECTION_RULES
 from streamguard.testing.contract import ContractBroken
 
-__all__ = ["ADAPTER_RULES", "AdapterCase", "check_adapter", "check_adapter_rule"]
+__all__ = ["ADAPTER_RULES", "AdapterCase", "check_adapter", "check_adapter_rule", "left_out"]
 
 ADAPTER_RULES: Final[dict[str, Rule]] = {**CONNECTION_RULES, **LOG_ADAPTER_RULES}
 
@@ -45,9 +46,18 @@ async def check_adapter_rule(rule: str, case: AdapterCase) -> None:
         await _check(rule, case, client)
 
 
+def left_out(rule: str, case: AdapterCase) -> str | None:
+    """Why a rule is not played for a case; None where it is."""
+    if rule in LOG_ADAPTER_RULES and not case.log:
+        return "no log"
+    if rule in BESIDE_A_STREAM and not case.concurrent:
+        return "one request at a time"
+    return None
+
+
 async def _check(rule: str, case: AdapterCase, client: httpx.AsyncClient) -> None:
     play = ADAPTER_RULES[rule]
-    if rule in LOG_ADAPTER_RULES and not case.log:
+    if left_out(rule, case) is not None:
         return
     try:
         with anyio.fail_after(case.patience):

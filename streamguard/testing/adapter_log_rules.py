@@ -10,7 +10,7 @@ from streamguard.testing.adapter_case import REQUEST_ID, VERIFIES, Play, Rule
 from streamguard.testing.adapter_rules import cut_once
 from streamguard.testing.adapter_sources import WORDS
 
-__all__ = ["LOG_ADAPTER_RULES"]
+__all__ = ["BESIDE_A_STREAM", "LOG_ADAPTER_RULES"]
 
 _AT_ONCE: Final = ResumePolicy(base=0.01, max_wait=0.02)
 
@@ -107,3 +107,6 @@ LOG_ADAPTER_RULES: Final[dict[str, Rule]] = {
     "status": _status,
     "acknowledge": _acknowledge,
 }
+
+BESIDE_A_STREAM: Final = ("cancel", "status", "acknowledge")
+"""The rules that ask something else while a stream runs."""

@@ -17,6 +17,8 @@ from streamguard.testing.proxy import FaultProxy
 __all__ = ["CONNECTION_RULES", "cut_once"]
 
 _TERMINAL: Final = b"event: end\n"
+_OF_ONE: Final = {"streamguard", "date", "connection", "content-length", "transfer-encoding", "keep-alive"}
+"""Headers that belong to one answer, or to its connection."""
 _CUT: Final = 1500  # bytes of the body: in the midst of `whole`
 
 
@@ -49,6 +51,10 @@ async def _head(play: Play) -> None:
     play.must("streamguard" not in reply.headers, "it names a stream, and there is none")
     facts = await play.facts()
     play.must(not facts["opened"], f"it opened a source: {dict(facts)}")
+    get = await play.asked("whole")
+    for name in {*reply.headers, *get.headers} - _OF_ONE:
+        found, wanted = reply.headers.get(name), get.headers.get(name)
+        play.must(found == wanted, f"{name} is {found!r}, and of GET {wanted!r}")
 
 
 async def _post(play: Play) -> None:

@@ -16,7 +16,7 @@ from streamguard.app import anyone_with_the_id
 from streamguard.log.memory import MemoryLog
 from streamguard.testing.adapter_sources import SOURCES, AdapterSources
 
-__all__ = ["WSGI_APPS", "pieces", "wsgi"]
+__all__ = ["WSGI_APPS", "flask_here", "pieces", "wsgi"]
 
 
 def pieces(sources: AdapterSources, name: str, label: str) -> Iterator[Any]:
@@ -76,3 +76,7 @@ _sources = AdapterSources()
 def wsgi() -> Any:
     """For a server that is a process of its own."""
     return wsgi_app(_sources)
+
+
+def flask_here() -> Any:
+    return flask_app(_sources)

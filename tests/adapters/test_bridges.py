@@ -13,7 +13,7 @@ from streamguard.adapters.environ import facts_of, gone_by, scope_of
 from streamguard.adapters.loop_bridge import SEND, LoopBridge
 from streamguard.adapters.transport import Transport, transport_of
 from streamguard.runtime.blocking import BodyAborted
-from tests.adapters.servers import DEADLINE
+from tests.adapters.servers import DEADLINE, Gate
 
 START: dict[str, Any] = {"type": "http.response.start", "status": 200, "headers": [(b"x-a", b"1")]}
 
@@ -67,6 +67,25 @@ async def broken(scope: Any, receive: Any, send: Any) -> None:
     raise ZeroDivisionError
 
 
+def leaving(taken: Gate, sent: Gate, unsent: list[int]) -> Any:
+    """An application with a part that nobody takes, since its reader leaves; notes what it thinks is unsent then."""
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        await receive()
+        await send(START)
+        await send(part(b"one"))
+        await taken
+        await send(part(b"two"))
+        found = transport_of(scope, receive)
+        assert found is not None
+        unsent.append(found.unsent() or 0)
+        sent.open()
+        assert (await receive())["type"] == "http.disconnect"
+        unsent.append(found.unsent() or 0)
+
+    return app
+
+
 class TestThread:
     def test_it_takes_all_that_waits_and_ends_as_the_application_does(self) -> None:
         large = b"x" * 70_000  # more than waits at once: the application goes on when it was taken
@@ -95,6 +114,18 @@ class TestThread:
         head.body.close()  # type: ignore[attr-defined]
         assert bridge._task is not None
         bridge._task.result(DEADLINE)
+
+    def test_of_a_reader_that_left_nothing_is_unsent_that_a_stream_would_wait_for(self) -> None:
+        taken, sent, unsent = Gate(), Gate(), list[int]()
+        bridge = Bridge(leaving(taken, sent, unsent), environ())
+        head = bridge.begin({})
+        assert next(iter(head.body)) == b"one"
+        taken.open()
+        sent.wait()
+        head.body.close()  # type: ignore[attr-defined]
+        assert bridge._task is not None
+        bridge._task.result(DEADLINE)
+        assert unsent == [3, 0]
 
 
 class TestLoop:
@@ -136,6 +167,20 @@ class TestLoop:
         with pytest.raises(BodyAborted):
             asyncio.run(run())
         assert steps == ["begun", "one", "closed"]
+
+    def test_of_a_reader_that_left_nothing_is_unsent_that_a_stream_would_wait_for(self) -> None:
+        taken, sent, unsent = Gate(), Gate(), list[int]()
+
+        async def run() -> None:
+            head = await LoopBridge(leaving(taken, sent, unsent), {}).begin()
+            parts: Any = head.body.__aiter__()
+            assert await anext(parts) == b"one"
+            taken.open()
+            await sent
+            await parts.aclose()  # which waits for the application
+
+        asyncio.run(asyncio.wait_for(run(), DEADLINE))
+        assert unsent == [3, 0]
 
     def test_parts_go_straight_where_nothing_waits(self) -> None:
         went: list[bytes] = []

@@ -179,6 +179,27 @@ def test_the_event_of_hypercorns_workers_is_looked_at(backend: str) -> None:
     assert not drain.ready
 
 
+def test_it_is_looked_at_also_where_an_application_learns_as_it_is_loaded_before_the_loop_runs() -> None:
+    event, drain = Event(), Drain(0.0)
+
+    def load_and_run(*args: Any) -> None:
+        learn(drain)  # as `guard.install` does in a module of Django's
+        anyio.run(*args)
+
+    async def application() -> None:
+        stopped = anyio.Event()
+        with drain.joined(stopped.set):
+            learn(drain)  # as at each request
+            event.told = True
+            with anyio.fail_after(10):
+                await stopped.wait()
+
+    module: dict[str, Any] = {"__name__": "hypercorn.asyncio.run"}
+    exec(WORKER, module)
+    module["worker"](load_and_run, application, event)
+    assert not drain.ready
+
+
 def test_another_server_has_no_such_event() -> None:
     event, drain = Event(), Drain()
     event.told = True
