@@ -42,11 +42,11 @@ class TestHandOver:
         class Looked(deque[Any]):
             looks = 0
 
-            def __len__(self) -> int:
+            def __bool__(self) -> bool:
                 self.looks += 1
                 if self.looks == 2:
                     hand_over.put("one")
-                return super().__len__()
+                return len(self) > 0
 
         hand_over._queue = queue = Looked()
         hand_over._append = queue.append
