@@ -12,7 +12,7 @@
     connection one connection as a driver sees it: opened, written to, ended once
     watch      the clock of one connection: heartbeat, flush, stall and write deadlines
     alarm      the clock's sleep: until a time, or until it is woken
-    patient    an awaitable that tells when it first waits
+    first_wait an awaitable that tells when it first waits
     ending     the last words of a stream, and the parting after them
     sink       the two seams of a driver: what it drives, where the bytes go
     patience   how long a source that is told to stop is waited for

@@ -18,7 +18,7 @@ from typing import Any, Generic, TypeVar
 
 import anyio
 
-from streamguard.runtime.patient import Patient
+from streamguard.runtime.first_wait import FirstWait
 from streamguard.runtime.sink import Sink
 
 __all__ = ["Connection", "Lost"]
@@ -230,7 +230,7 @@ class Connection(Generic[T]):
         elif limit is None:
             await write()
         else:
-            await Patient(write, lambda: _limit(scope, limit))
+            await FirstWait(write, lambda: _limit(scope, limit))
 
     async def _write(self, write: Callable[[], Awaitable[None]]) -> None:
         if self.gone.is_set() or self.slow:

@@ -8,7 +8,7 @@ from typing import Any
 import anyio
 import pytest
 
-from streamguard.runtime.patient import Patient
+from streamguard.runtime.first_wait import FirstWait
 
 pytestmark = pytest.mark.anyio
 
@@ -26,7 +26,7 @@ async def test_what_does_not_wait_is_not_told_of() -> None:
     def write() -> Awaitable[None]:
         return _Bare()
 
-    await Patient(write, lambda: told.append("waits"))
+    await FirstWait(write, lambda: told.append("waits"))
     assert not told
 
 
@@ -37,7 +37,7 @@ async def test_what_waits_is_told_of_once() -> None:
         await anyio.sleep(1.0)
         await anyio.sleep(1.0)
 
-    await Patient(write, lambda: told.append(anyio.current_time()))
+    await FirstWait(write, lambda: told.append(anyio.current_time()))
     assert told == [0.0]
     assert anyio.current_time() == 2.0
 
@@ -48,7 +48,7 @@ async def test_what_is_raised_in_a_write_and_into_it_goes_through() -> None:
         raise OSError("no")
 
     with pytest.raises(OSError, match="no"):
-        await Patient(fails, lambda: None)
+        await FirstWait(fails, lambda: None)
     with anyio.move_on_after(1.0) as scope:
-        await Patient(anyio.sleep_forever, lambda: None)
+        await FirstWait(anyio.sleep_forever, lambda: None)
     assert scope.cancelled_caught

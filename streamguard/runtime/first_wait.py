@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-__all__ = ["Patient"]
+__all__ = ["FirstWait"]
 
 
-class Patient:
+class FirstWait:
     """Awaits what `call` answers; `waits` is called where that lets the event loop run, the first time."""
 
     __slots__ = ("_steps", "_waits")
