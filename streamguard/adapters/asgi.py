@@ -56,7 +56,6 @@ from streamguard.observe.hooks import Outcome
 from streamguard.runtime.compressed import CompressedStage
 from streamguard.runtime.direct import DirectDriver
 from streamguard.runtime.sink import Stage
-from streamguard.runtime.slots import Limits
 from streamguard.runtime.source import Producer, TokenSource
 
 __all__ = [
@@ -102,9 +101,7 @@ class GuardedAnswer:
         options: AnswerOptions | None = None,
         **named: Unpack[Options],
     ) -> None:
-        if isinstance(named.get("limits"), Limits):
-            raise TypeError("limits of one answer limit nothing: make an Admission(Limits(…)) once, for all of them")
-        self.options = AnswerOptions.of(options, named)
+        self.options = AnswerOptions.of_one(options, named)
         self.place: Place | None = None
         self.request: Any = None
         self.sid: str | None = None  # chosen before it is served, where its headers are another's to send

@@ -45,7 +45,6 @@ from streamguard.runtime.blocking import BlockingDriver, BodyAborted
 from streamguard.runtime.blocking_source import BlockingSource
 from streamguard.runtime.drain import Drain
 from streamguard.runtime.loopthread import loop_thread
-from streamguard.runtime.slots import Limits
 from streamguard.runtime.source import Producer, TokenSource
 
 __all__ = ["BlockingAnswer", "Body", "Head", "let_go", "refused_head", "wait_for_place"]
@@ -104,9 +103,7 @@ class BlockingAnswer:
         options: AnswerOptions | None = None,
         **named: Unpack[Options],
     ) -> None:
-        if isinstance(named.get("limits"), Limits):
-            raise TypeError("limits of one answer limit nothing: make an Admission(Limits(…)) once, for all of them")
-        self.options = AnswerOptions.of(options, named)
+        self.options = AnswerOptions.of_one(options, named)
         self.status = status
         self.headers = list(headers)
         self.request: Any = None

@@ -118,6 +118,13 @@ class AnswerOptions:
         return attrs.evolve(options, **given) if given else options
 
     @classmethod
+    def of_one(cls, options: AnswerOptions | None, named: Options) -> AnswerOptions:
+        """The same for a single answer. Raises TypeError for Limits too, which each answer would have of its own."""
+        if isinstance(named.get("limits"), Limits):
+            raise TypeError("limits of one answer limit nothing: make an Admission(Limits(…)) once, for all of them")
+        return cls.of(options, named)
+
+    @classmethod
     def of_resumes(cls, named: Options) -> AnswerOptions:
         """The same for what only resumes. Raises TypeError for limits too."""
         if named.get("limits") is not None:
