@@ -100,7 +100,7 @@ class EventJudge:
             stencil.begin()
             self._verifier.feed(data)
             rests = self._reader.rests and self._verifier.cursor is None
-            stencil.read(data, rests=rests, noted=self._reader.noted() if stencil.tries else None)
+            stencil.read(data, rests=rests, noted=self._reader.noted())
 
     def end(self, *, clean: bool) -> Judged:
         verifier = self._verifier
