@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import socket
 import threading
 from collections.abc import Callable, Iterator
@@ -16,6 +17,22 @@ from streamguard.check.transport import Broken, Silent, Transport, Unreachable
 HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\nX-Two: 1\r\n\r\n"
 
 
+def received(connection: socket.socket) -> bytes:
+    """A whole request: its body may come behind its head."""
+    data = b""
+    while b"\r\n\r\n" not in data:
+        if not (piece := connection.recv(65536)):
+            return data
+        data += piece
+    head, _, body = data.partition(b"\r\n\r\n")
+    length = re.search(rb"(?im)^content-length: *(\d+)", head)
+    while length is not None and len(body) < int(length[1]):
+        if not (piece := connection.recv(65536)):
+            break
+        body += piece
+    return head + b"\r\n\r\n" + body
+
+
 @contextmanager
 def answering(*replies: bytes | None) -> Iterator[tuple[str, list[bytes]]]:
     """A server that answers each connection with one of these bytes and closes it; None: it keeps it, and is silent."""
@@ -26,7 +43,7 @@ def answering(*replies: bytes | None) -> Iterator[tuple[str, list[bytes]]]:
     def serve() -> None:
         for reply in replies:
             connection = listener.accept()[0]
-            requests.append(connection.recv(65536))
+            requests.append(received(connection))
             if reply is None:
                 kept.append(connection)
             else:
