@@ -171,11 +171,12 @@ class Answer:
 
 
 def _is_unread(payload: Mapping[str, Any]) -> bool:
-    """Whether a chunk has text in parts, or a call as it was before there were tools: its text would have a hole."""
+    """Whether a chunk has text in parts, or a call as it was before there were tools, which some servers repeat
+    beside `tool_calls`: what is made of the rest would have a hole."""
     choices = payload.get("choices")
     for choice in choices if isinstance(choices, list) else ():
         delta = as_mapping(as_mapping(choice).get("delta"))
         content = delta.get("content") or as_mapping(choice).get("text")
-        if (content and not isinstance(content, str)) or delta.get("function_call"):
+        if (content and not isinstance(content, str)) or (delta.get("function_call") and not delta.get("tool_calls")):
             return True
     return False
