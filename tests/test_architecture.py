@@ -29,7 +29,7 @@ LAYERS = {
     "observe": ("core", "observe.hooks"),
     "runtime": ("core", "log.base", "observe.hooks", "runtime"),
     "app": ("core", "log.base", "observe.hooks", "runtime"),
-    "upstream": ("core", "runtime.closing", "runtime.source", "runtime.takeover", "upstream"),
+    "upstream": ("core", "client.body", "runtime.closing", "runtime.source", "runtime.takeover", "upstream"),
     "client": ("core", "client"),
     "browser": (),  # JavaScript
     "check": ("core", "client.body", "client.head", "options", "check"),

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import anyio
 
-from streamguard.adapters.middleware_judge import UNENDED
+from streamguard.adapters.middleware_judge import UNENDED, piece_of
 from streamguard.adapters.seal import Message, Receive, ended_by_base
 from streamguard.core.errors import SourceFailed, StreamClosed
 from streamguard.runtime.buffer import Buffer
@@ -154,26 +154,33 @@ class AppBody:
         self._receive = receive
         self._application = application
         self._tasks = tasks
-        self._waits = False
+        self._waits = 0  # how many of its tasks do, in `send`
+        self._turn = anyio.Lock()  # theirs to put: each waits for room behind its own piece
         self._over = anyio.Event()
         receive.streams = True
 
     async def opened(self) -> None:
         """Wait until the stream has begun: before it has a slot, a generator must not. Raises OSError where it was
         refused one."""
-        self._waits = True
+        self._waits += 1
         try:
             await self.source.opened.wait()
         finally:
-            self._waits = False
+            self._waits -= 1
         if self.stopped:
             raise _left()
 
     async def send(self, message: Message) -> None:
         """The application's `send`, once its answer has begun. Raises OSError where nobody takes it any more."""
         shortcut = self.source.shortcut
-        if shortcut is not None and message.get("more_body") and message["type"] == _BODY and not self.ended:
-            piece = message.get("body")
+        if (
+            shortcut is not None
+            and not self._waits  # else it would overtake those that wait for their turn
+            and message.get("more_body")
+            and message["type"] == _BODY
+            and not self.ended
+        ):
+            piece = piece_of(message)
             try:
                 taken = shortcut.take(piece) if piece else False
                 if taken is True:
@@ -186,16 +193,30 @@ class AppBody:
         await self._put(message)
 
     async def _waiting(self, taken: Awaitable[None]) -> None:
-        self._waits = True
+        self._waits += 1
         try:
             await taken
         finally:
-            self._waits = False
+            self._waits -= 1
 
     async def _put(self, message: Message) -> None:
+        self._waits += 1
+        try:
+            if self._turn.locked():
+                await self._turn.acquire()
+            else:
+                self._turn.acquire_nowait()
+            try:
+                await self._put_next(message)
+            finally:
+                self._turn.release()
+        finally:
+            self._waits -= 1
+
+    async def _put_next(self, message: Message) -> None:
         if message["type"] != _BODY or self.ended:
             raise RuntimeError(f"{message['type']!r} cannot follow here")
-        piece, self.ended = message.get("body", b""), not message.get("more_body", False)
+        piece, self.ended = piece_of(message), not message.get("more_body", False)
         try:
             room = not piece or self.source.put(piece)
         except StreamClosed:
@@ -206,13 +227,8 @@ class AppBody:
                 self._tasks.start_soon(self._finish_late)
             else:
                 self.source.finish()
-        elif not room:
-            self._waits = True
-            try:
-                if not await self.source.room_made():
-                    raise _left()
-            finally:
-                self._waits = False
+        elif not room and not await self.source.room_made():
+            raise _left()
 
     def gone(self) -> None:
         """The application was cancelled: whoever stops it need not wait. The driver ends by the same cancellation."""
@@ -236,7 +252,7 @@ class AppBody:
     async def _stop(self) -> None:
         self.stopped = True
         self.source.opened.set()
-        told = self._receive.tell() or self._waits
+        told = self._receive.tell() or self._waits > 0
         if told or self._over.is_set():
             return  # it may have more to do than to stop: what runs behind its answer is its own
         self._application.cancel()

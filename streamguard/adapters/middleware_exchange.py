@@ -20,7 +20,7 @@ from streamguard.adapters.admitting import Place, admitted
 from streamguard.adapters.asgi import GuardedAnswer, request_facts
 from streamguard.adapters.logged import FORBIDDEN, Claim, LoggedAnswer, route_of
 from streamguard.adapters.middleware_body import LATE, AppBody, SharedReceive, no_body
-from streamguard.adapters.middleware_judge import UNENDED, EventJudge, Kind, LineJudge, judge_of, read_start
+from streamguard.adapters.middleware_judge import UNENDED, EventJudge, Kind, LineJudge, judge_of, piece_of, read_start
 from streamguard.adapters.middleware_lines import LinesAnswer
 from streamguard.adapters.middleware_report import Refused, Report, Verdict
 from streamguard.adapters.options import AnswerOptions, StreamOptions
@@ -82,7 +82,7 @@ class Observed(_Counted):
         if message["type"] == "http.response.body":
             if self._judge is not None:
                 try:
-                    self._judge.feed(message.get("body", b""))
+                    self._judge.feed(piece_of(message))
                 except Exception:
                     logger.exception("GuardMiddleware: a stream could not be judged, and passes unjudged")
                     self._judge = None

@@ -24,7 +24,18 @@ from streamguard.core.receipt import Verdict
 from streamguard.core.verify import StreamVerifier
 from streamguard.core.wire.base import MAX_FRAME
 
-__all__ = ["UNENDED", "EventJudge", "Judge", "Judged", "Kind", "LineJudge", "judge_of", "kind_of", "read_start"]
+__all__ = [
+    "UNENDED",
+    "EventJudge",
+    "Judge",
+    "Judged",
+    "Kind",
+    "LineJudge",
+    "judge_of",
+    "kind_of",
+    "piece_of",
+    "read_start",
+]
 
 Kind = Literal["events", "lines"]
 JudgedAs = Literal["complete", "truncated", "failed"]
@@ -42,6 +53,13 @@ def read_start(message: Message) -> tuple[Message, Kind | None]:
     if not isinstance(message.get("headers", ()), (list, tuple)):
         message = {**message, "headers": list(message["headers"])}
     return message, kind_of(message)
+
+
+def piece_of(message: Message) -> bytes:
+    """The bytes of an `http.response.body`. Applications send any buffer, which most servers take, and may fill it anew
+    behind their `send`."""
+    piece: Any = message.get("body", b"")
+    return bytes(piece) if type(piece) is not bytes and isinstance(piece, (bytearray, memoryview)) else piece
 
 
 def kind_of(message: Message) -> Kind | None:
@@ -100,7 +118,7 @@ class EventJudge:
             stencil.begin()
             self._verifier.feed(data)
             rests = self._reader.rests and self._verifier.cursor is None
-            stencil.read(data, rests=rests, noted=self._reader.noted() if stencil.tries else None)
+            stencil.read(data, rests=rests, noted=self._reader.noted())
 
     def end(self, *, clean: bool) -> Judged:
         verifier = self._verifier

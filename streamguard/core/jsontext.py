@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from streamguard.core.errors import NotSerialisable
 
-__all__ = ["dumps", "object_in", "quote", "whole_text"]
+__all__ = ["dumps", "no_constant", "object_in", "quote", "whole_text"]
 
 _LINE_ENDS: Final = {0x85: "\\u0085", 0x2028: "\\u2028", 0x2029: "\\u2029"}
 _SURROGATE: Final = re.compile("[\ud800-\udfff]")
@@ -49,10 +49,18 @@ class _NoForm(TypeError):
     """An object of a type that JSON has no form for; names the type only."""
 
 
+def no_constant(name: str) -> None:
+    """For `json`'s `parse_constant`: NaN and Infinity are no JSON, though it reads them."""
+    raise ValueError(name)
+
+
+_strictly: Final = json.JSONDecoder(parse_constant=no_constant).decode
+
+
 def object_in(text: str) -> Mapping[str, Any] | None:
     """The JSON object that `text` is; None for any other text."""
     try:
-        value = json.loads(text)
+        value = _strictly(text)
     except (ValueError, RecursionError):
         return None
     return value if isinstance(value, dict) else None

@@ -20,6 +20,7 @@ from typing import Any, Final, Protocol
 
 from streamguard.core.arguments import one_line
 from streamguard.core.dialect.base import DialectReader, Reading
+from streamguard.core.dialect.blocks import as_mapping
 from streamguard.core.errors import Failure, FrameTooLarge, SourceFailed
 from streamguard.core.items import Block, Event, Item
 from streamguard.core.wire.sse import SseDecoder, SseEvent
@@ -67,13 +68,18 @@ class Answer:
         self._events = events
         self._decoder = SseDecoder(lenient=lenient)
 
+    @property
+    def settled(self) -> bool:
+        """Whether nothing that follows counts any more."""
+        return self.over or self.failure is not None
+
     def feed(self, piece: bytes) -> list[Item]:
         """The items that `piece` completes, up to the end or the failure."""
         out: list[Item] = []
         try:
             for event in self._decoder.feed(piece):
                 self._take(event, out)
-                if self.over or self.failure is not None:
+                if self.settled:
                     break
         except (FrameTooLarge, ValueError) as exc:  # an event or a block above its bound
             logger.warning("the model's server cannot be read: %s", one_line(str(exc)))
@@ -86,7 +92,7 @@ class Answer:
         Raises SourceFailed unless the answer is proven to be complete.
         """
         out = self.feed(b"")  # which would raise for an event above its bound
-        if not self.over and self.failure is None:
+        if not self.settled:
             torn = self._decoder.unfinished
             for event in self._decoder.end() if clean else ():  # none, unless `lenient`
                 if event.data.strip() == _DONE:
@@ -113,6 +119,10 @@ class Answer:
         self.begun = True
         if isinstance(reading.item, dict):
             self.last = reading.item
+            if not self._events and _is_unread(self.last):
+                why = "the model's server sent text or a call in a form that only `events` passes on"
+                self.failure = SourceFailed("upstream_format", why)
+                return
         if self.reader.proof(False) in _MARKED:
             self.over = True
             self.failure = failure = self._judged()
@@ -158,3 +168,15 @@ class Answer:
         if failure is None:
             return None
         return SourceFailed(failure.code, failure.message, retryable=failure.retryable)
+
+
+def _is_unread(payload: Mapping[str, Any]) -> bool:
+    """Whether a chunk has text in parts, or a call as it was before there were tools, which some servers repeat
+    beside `tool_calls`: what is made of the rest would have a hole."""
+    choices = payload.get("choices")
+    for choice in choices if isinstance(choices, list) else ():
+        delta = as_mapping(as_mapping(choice).get("delta"))
+        content = delta.get("content") or as_mapping(choice).get("text")
+        if (content and not isinstance(content, str)) or (delta.get("function_call") and not delta.get("tool_calls")):
+            return True
+    return False

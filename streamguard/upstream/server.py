@@ -23,6 +23,7 @@ server learns that nobody reads. Nothing is retried.
 from __future__ import annotations
 
 import logging
+import zlib
 from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, Mapping
 from typing import Any, ClassVar, Final, cast
@@ -30,6 +31,7 @@ from typing import Any, ClassVar, Final, cast
 import attrs
 import httpx
 
+from streamguard.client.body import Body, coding_of
 from streamguard.core.arguments import one_line, shown
 from streamguard.core.dialect.provider import PROFILES, ProviderReader
 from streamguard.core.errors import SourceFailed
@@ -112,19 +114,22 @@ class ModelServer(ABC):
         try:
             url = f"{self.base.rstrip('/')}{self.path}"
             request = client.build_request("POST", url, json=dict(body), headers=self.headers, timeout=_TIMEOUT)
+            request.headers["accept-encoding"] = "identity"  # tokens are small, and a coding may hold them back
             response = await client.send(request, stream=True)
-            pieces = cast("AsyncGenerator[bytes, None]", response.aiter_bytes())
+            coded, pieces = _body_of(response)
             try:
-                await _require_stream(response, pieces)
+                await _require_stream(response, coded, pieces)
                 async for piece in pieces:
-                    for item in answer.feed(piece):
-                        yield item
-                    if answer.over or answer.failure is not None:
+                    coded.put(piece)
+                    while not answer.settled and (part := coded.take()) is not None:
+                        for item in answer.feed(part):
+                            yield item
+                    if answer.settled:
                         break
-                clean = True
+                clean = coded.whole
             finally:
                 await _hung_up(response, pieces)
-        except httpx.HTTPError as exc:
+        except (httpx.HTTPError, zlib.error) as exc:
             logger.warning("the model's server cannot be read: %r", exc)
             if not answer.begun:
                 raise SourceFailed("upstream_unreachable", "the model's server broke off", retryable=True) from exc
@@ -159,19 +164,39 @@ async def _hung_up(response: httpx.Response, pieces: AsyncGenerator[bytes, None]
         pass  # the closed connection's error: it has done its work
 
 
-async def _require_stream(response: httpx.Response, pieces: AsyncGenerator[bytes, None]) -> None:
+def _body_of(response: httpx.Response) -> tuple[Body, AsyncGenerator[bytes, None]]:
+    """What takes the body apart within bounds, and the pieces for it: httpx would make of one read what it holds,
+    thousands of times over."""
+    if response.is_stream_consumed:  # it is in memory, decompressed; only httpx can give it again
+        return Body(), cast("AsyncGenerator[bytes, None]", response.aiter_bytes())
+    coding = coding_of(response.headers.get("content-encoding", ""))
+    return Body(coding), cast("AsyncGenerator[bytes, None]", response.aiter_raw())
+
+
+async def _require_stream(response: httpx.Response, body: Body, pieces: AsyncGenerator[bytes, None]) -> None:
     """Raise SourceFailed for an answer that is no stream of events."""
     status, kind = response.status_code, response.headers.get("content-type", "")
-    if status == 200 and kind.startswith("text/event-stream"):
-        return
-    said = b""
-    async for piece in pieces:
-        said += piece
-        if len(said) >= _MAX_SAID:
-            break
-    text = one_line(said[:_MAX_SAID].decode(errors="replace"))
+    if status == 200 and kind.partition(";")[0].strip().lower() == "text/event-stream":
+        if body.own:
+            return
+        coding = one_line(response.headers.get("content-encoding", ""))
+        logger.warning("the model's server answered in a content coding that it was not asked for: %s", coding)
+        raise SourceFailed("upstream_format", "the model's server answered in a content coding that is not read")
+    text = one_line((await _said(body, pieces)).decode(errors="replace"))
     logger.warning("the model's server answered %d: %s", status, text)
     if status == 200:
         raise SourceFailed("upstream_format", "the model's server did not answer with a stream")
     retryable = status in (408, 409, 425, 429) or status >= 500
     raise SourceFailed("upstream_status", f"the model's server answered {status}", retryable=retryable)
+
+
+async def _said(body: Body, pieces: AsyncGenerator[bytes, None]) -> bytes:
+    """The beginning of an answer that is no stream."""
+    said = b""
+    async for piece in pieces:
+        body.put(piece)
+        while len(said) < _MAX_SAID and (part := body.take()) is not None:
+            said += part
+        if len(said) >= _MAX_SAID:
+            break
+    return said[:_MAX_SAID]

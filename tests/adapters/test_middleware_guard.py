@@ -150,6 +150,67 @@ async def test_an_application_may_cut_its_events_at_every_byte() -> None:
     assert (sent.clean, events(sent.body)) == (True, events(MIXED))
 
 
+# ---- bodies of any kind, from tasks of any number ---------------------------------------------------
+
+
+@pytest.mark.parametrize("mode", ["report", "guard"])
+@pytest.mark.parametrize("kind", [EVENTS, LINES], ids=["events", "lines"])
+@pytest.mark.parametrize("buffer", [bytearray, memoryview])
+async def test_a_body_may_be_any_buffer(mode: Any, kind: bytes, buffer: Any, caplog: pytest.LogCaptureFixture) -> None:
+    pieces: Any = [buffer(piece) for piece in (WHOLE if kind is EVENTS else OLLAMA)]
+    middleware = GuardMiddleware(streaming(pieces, kind=kind), mode=mode, timing=QUICK, on_sigterm=False)
+    sent = await called(middleware)
+    assert (sent.clean, middleware.report.complete, caplog.records) == (True, 1, [])
+    assert all(bytes(piece).strip() in sent.body for piece in pieces)
+    if mode == "report":
+        assert all(found["body"] is piece for found, piece in zip(sent.messages[1:], pieces, strict=False))
+
+
+async def test_a_buffer_may_be_filled_anew_behind_its_send() -> None:
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": [(b"content-type", EVENTS)]})
+        piece = bytearray(b"data: 0\n\n")
+        for number in range(3):
+            piece[6:7] = b"%d" % number
+            await send({"type": "http.response.body", "body": piece, "more_body": True})
+        await send({"type": "http.response.body"})
+
+    assert [data for _, data in events((await called(around(app))).body)][:3] == ["0", "1", "2"]
+
+
+def many(count: int, raised: list[type[BaseException]]) -> Any:
+    """An application whose tasks all send at once; what their `send` raises is kept."""
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        async def one(number: int) -> None:
+            try:
+                await send({"type": "http.response.body", "body": b"data: %d\n\n" % number, "more_body": True})
+            except Exception as exc:
+                raised.append(type(exc))
+
+        await send({"type": "http.response.start", "status": 200, "headers": [(b"content-type", EVENTS)]})
+        async with anyio.create_task_group() as tasks:
+            for number in range(count):
+                tasks.start_soon(one, number)
+        await send({"type": "http.response.body"})
+
+    return app
+
+
+async def test_tasks_that_send_at_once_wait_in_turn() -> None:
+    raised: list[type[BaseException]] = []
+    sent = await called(around(many(400, raised)))
+    assert (sent.clean, sent.verified(dialect="raw").verdict, raised) == (True, Verdict.COMPLETE, [])
+    assert sorted(int(data) for _, data in events(sent.body)[:400]) == list(range(400))
+
+
+async def test_tasks_that_wait_to_send_are_told_that_the_reader_has_left() -> None:
+    raised: list[type[BaseException]] = []
+    middleware = around(many(400, raised))
+    await left(middleware)
+    assert middleware.report.left == 1
+    assert set(raised) == {OSError}
+
+
 # ---- a BaseHTTPMiddleware inside ------------------------------------------------------------------
 
 

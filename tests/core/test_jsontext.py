@@ -165,7 +165,7 @@ def test_what_a_value_of_the_applications_own_raises_is_not_told() -> None:
         dumps({"nested": {1}})
 
 
-@pytest.mark.parametrize("text", ["", "[]", "1", '"text"', "{", "[" * 100_000])
+@pytest.mark.parametrize("text", ["", "[]", "1", '"text"', "{", '{"a": NaN}', '{"a": -Infinity}', "[" * 100_000])
 def test_only_an_object_is_one(text: str) -> None:
     assert object_in(text) is None
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gzip
 import logging
+import zlib
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -10,6 +12,7 @@ import anyio
 import httpx
 import pytest
 
+from streamguard.client.body import Body as Taken
 from streamguard.core.dialect import Raw
 from streamguard.core.dialect.provider import PROFILES
 from streamguard.core.errors import SourceFailed
@@ -105,7 +108,7 @@ async def test_a_server_is_asked_for_a_stream_and_read_as_text_with_reason_and_c
     assert "".join(items) == "Hello"
     assert finish == Finish("stop", None if kind is ChatCompletions else COUNTS)
     asked, headers, body = player.asked
-    assert (asked, headers["authorization"]) == (path, "Bearer key")
+    assert (asked, headers["authorization"], headers["accept-encoding"]) == (path, "Bearer key", "identity")
     assert body == {"model": "m", **({"parameters": {"details": True}} if kind is TextGeneration else {"stream": True})}
     assert headers.get("anthropic-version") == ("2023-06-01" if kind is Messages else None)
 
@@ -204,6 +207,21 @@ async def test_text_with_a_hole_is_no_answer(torn: str, player: Player, server: 
     player.plays(CHAT[0], f"data: {torn}\n\n", *CHAT[1:])
     _, code, _ = await failing(of(ChatCompletions, server).stream({"model": "m"}))
     assert code == "upstream_format"
+
+
+@quick
+@pytest.mark.parametrize(
+    "unread",
+    [
+        chat(reason=None) | {"choices": [{"index": 0, "delta": {"content": [{"type": "text", "text": "X"}]}}]},
+        chat(function_call={"name": "f", "arguments": "{}"}),
+    ],
+    ids=["parts", "function_call"],
+)
+async def test_what_text_has_no_place_for_is_no_hole_in_it(unread: Any, player: Player, server: Server) -> None:
+    player.plays(CHAT[0], *unnamed(unread), *CHAT[1:])
+    assert (await failing(of(ChatCompletions, server).stream({})))[:2] == (["He"], "upstream_format")
+    assert len(await all_of(of(ChatCompletions, server).events({}))) == 5
 
 
 @quick
@@ -333,6 +351,81 @@ async def test_an_answer_that_is_no_stream_is_read_no_further_than_the_log_needs
         assert (await failing(ChatCompletions("http://model", client=client).events({})))[1] == "upstream_status"
     assert body.taken == 2
     assert body.closed
+
+
+Content = Body | bytes
+
+
+async def answered(content: Content, *, view: str = "stream", profile: str = "openai", **headers: str) -> list[Any]:
+    """The items of an answer with these headers. Raises SourceFailed."""
+    fields = {"content-type": "text/event-stream"} | {name.replace("_", "-"): value for name, value in headers.items()}
+    body: dict[str, Any] = {"content": content} if isinstance(content, bytes) else {"stream": content}
+    transport = httpx.MockTransport(lambda request: httpx.Response(200, headers=fields, **body))
+    async with httpx.AsyncClient(transport=transport) as client:
+        return await all_of(getattr(ChatCompletions("http://model", client=client, profile=profile), view)({}))
+
+
+PLAYED = "".join(CHAT).encode()
+
+
+@quick
+@pytest.mark.parametrize("kind", ["text/event-stream", "Text/Event-Stream", "text/event-stream ; charset=utf-8"])
+async def test_the_media_type_of_a_stream_may_have_any_case_and_parameters(kind: str) -> None:
+    assert (await answered(PLAYED, content_type=kind))[:2] == ["He", "llo"]
+
+
+@quick
+@pytest.mark.parametrize("kind", ["text/event-streamx", "text/event-stream-not", "text/plain; text/event-stream", ""])
+async def test_another_media_type_is_no_stream(kind: str) -> None:
+    with pytest.raises(SourceFailed, match="upstream_format"):
+        await answered(PLAYED, content_type=kind)
+
+
+@quick
+@pytest.mark.parametrize("in_memory", [True, False])
+@pytest.mark.parametrize("coding", ["gzip", "deflate"])
+async def test_an_answer_in_a_coding_of_its_own_is_read_all_the_same(coding: str, in_memory: bool) -> None:
+    data = (gzip if coding == "gzip" else zlib).compress(PLAYED)
+    content: Content = data if in_memory else Body([data[:20], data[20:]])
+    assert (await answered(content, content_encoding=coding))[:2] == ["He", "llo"]
+
+
+@quick
+@pytest.mark.parametrize("coding", ["gzip, gzip", "br", "identity, gzip"])
+async def test_a_coding_in_another_or_unknown_is_not_taken_apart(coding: str) -> None:
+    body = Body([gzip.compress(gzip.compress(PLAYED))])
+    with pytest.raises(SourceFailed, match="upstream_format"):
+        await answered(body, content_encoding=coding)
+    assert (body.taken, body.closed) == (0, True)
+
+
+@quick
+@pytest.mark.parametrize("kind", ["text/event-stream", "application/json"])
+async def test_what_is_compressed_is_taken_apart_in_small_pieces(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[int] = []
+
+    class Watched(Taken):
+        def take(self) -> bytes | None:
+            part = super().take()
+            made.append(len(part or b""))
+            return part
+
+    monkeypatch.setattr("streamguard.upstream.server.Body", Watched)
+    monkeypatch.setattr("streamguard.upstream.answer.SseDecoder", lambda **options: SseDecoder(max_frame=100_000))
+    with pytest.raises(SourceFailed, match="upstream_format"):
+        await answered(Body([gzip.compress(bytes(5_000_000))]), content_type=kind, content_encoding="gzip")
+    assert max(made) <= 65536
+    assert sum(made) < 500_000
+
+
+@quick
+@pytest.mark.parametrize("how", ["damaged", "cut"])
+async def test_what_is_compressed_and_not_whole_is_no_answer(how: str) -> None:
+    data = gzip.compress("".join(CHAT[:-1]).encode())  # without a marker, as transformers ends
+    data = data[:40] + bytes(20) + data[60:] if how == "damaged" else data[:-4]
+    with pytest.raises(SourceFailed) as raised:
+        await answered(Body([data]), profile="transformers", content_encoding="gzip")
+    assert raised.value.failure.code in ("upstream_truncated", "upstream_unreachable")
 
 
 @quick

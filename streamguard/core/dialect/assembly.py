@@ -10,17 +10,26 @@ Servers depart from that, and none of it may lose a call or make one of two: sev
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Sized
 from typing import Any, Final
 
 from streamguard.core.dialect.blocks import Pieces, as_mapping, as_text, call_read, json_text
 from streamguard.core.items import Block
 
-__all__ = ["AnthropicBlocks", "ChatBlocks", "ProviderBlocks", "ResponsesBlocks"]
+__all__ = ["MAX_CHOICES", "AnthropicBlocks", "ChatBlocks", "ProviderBlocks", "ResponsesBlocks"]
+
+MAX_CHOICES: Final = 1024
+"""Choices of one stream, and blocks that wait for their end: what is kept for each is looked through at each event."""
 
 Blocks = tuple[Block, ...]
 _NONE: Final[Blocks] = ()
 _CUT: Final = ("length", "content_filter", "abort", "error")  # reasons that end a choice wherever it is
+
+
+def _require_room(held: Sized, what: str) -> None:
+    """Raises ValueError where there are more than any writer would send."""
+    if len(held) >= MAX_CHOICES:
+        raise ValueError(f"more than {MAX_CHOICES} {what} at once")
 
 
 class _Call:
@@ -101,6 +110,7 @@ class _Choice:
             if not (as_mapping(piece.get("function")).get("name") and last.whole):
                 last.id = last.id or id
                 return last
+        _require_room(self.calls, "tool calls")
         self.calls.append(_Call(index, id))
         return self.calls[-1]
 
@@ -136,6 +146,7 @@ class ChatBlocks:
     def _of(self, index: int) -> _Choice:
         state = self._choices.get(index)
         if state is None:
+            _require_room(self._choices, "choices")
             state = self._choices[index] = _Choice(index)
         return state
 
@@ -151,6 +162,7 @@ class AnthropicBlocks:
         if kind == "content_block_start":
             start = as_mapping(payload.get("content_block"))
             if start.get("type") != "text":
+                _require_room(self._open, "content blocks")
                 self._open[index] = (start, Pieces(as_text(start.get("thinking"))), Pieces())
         elif kind == "content_block_delta" and index in self._open:
             delta = as_mapping(payload.get("delta"))

@@ -24,7 +24,7 @@ from streamguard.core.dialect.blocks import call_written, text_of
 from streamguard.core.dialect.provider import ProviderReader, ProviderStream
 from streamguard.core.errors import Failure, SourceFailed, TextAfterFinish, UnsupportedItem
 from streamguard.core.items import Ending, Event, Finish
-from streamguard.core.jsontext import dumps, quote, whole_text
+from streamguard.core.jsontext import dumps, no_constant, quote, whole_text
 
 __all__ = ["OpenAI", "OpenAIEncoder"]
 
@@ -136,7 +136,7 @@ class OpenAIEncoder:
         if event.data.strip() == "[DONE]":
             return []  # the terminal is ours to write, when the source has returned
         try:
-            chunk = json.loads(event.data, parse_constant=_no_constant)
+            chunk = json.loads(event.data, parse_constant=no_constant)
         except (ValueError, RecursionError):
             chunk = None
         if event.event == "error":
@@ -160,17 +160,14 @@ class OpenAIEncoder:
     def _observe(self, chunk: Mapping[str, Any], ending: Ending) -> Iterable[int]:
         """Note what a provider's chunk says of the ending; the choices that it has text for."""
         _, reading = self._seen.observe_payload(chunk)
+        if (error := self._seen.error) is not None:  # more choices than are kept
+            raise SourceFailed(error.code, error.message)
         for choice, reason in self._seen.reasons.items():
             ending.merge(Finish(reason, choice=choice))
         if isinstance(chunk.get("usage"), Mapping):
             ending.merge(Finish(usage=chunk["usage"]))
             self._usage_sent = True
         return reading.texts or ()
-
-
-def _no_constant(name: str) -> None:
-    """NaN and Infinity are no JSON, though `json` reads them."""
-    raise ValueError(name)
 
 
 @attrs.frozen

@@ -18,7 +18,7 @@ from typing import Any, Final, Literal, TypeAlias
 
 import attrs
 
-from streamguard.core.dialect.assembly import ProviderBlocks
+from streamguard.core.dialect.assembly import MAX_CHOICES, ProviderBlocks
 from streamguard.core.dialect.base import Reading
 from streamguard.core.dialect.mould import Mould
 from streamguard.core.errors import Failure
@@ -88,6 +88,7 @@ class ProviderStream:
         self.overrun = False  # events came after the marker
         self.response: Mapping[str, Any] = {}  # Responses: the last response object
         self.sequence = -1  # Responses: the last sequence_number
+        self._told = 0  # how often a reason came that was not there
         self._mould = Mould()
 
     def observe(self, name: str | None, data: str) -> tuple[Seen, Reading]:
@@ -130,9 +131,9 @@ class ProviderStream:
         return "event", Reading(payload)
 
     def noted(self) -> object:
-        """All that is noted, to be compared with what was at another time."""
-        reasons, error = tuple(self.reasons.items()), self.error
-        known = (self.api, self.sure, len(self.begun), reasons, self.usage, error, self.ended, self.overrun)
+        """All that is noted, to be compared with what was at another time: once an event, so reasons are counted."""
+        told, error = self._told, self.error
+        known = (self.api, self.sure, len(self.begun), told, self.usage, error, self.ended, self.overrun)
         return (*known, self.sequence, self.response)
 
     def judge(self) -> Failure | None:
@@ -209,15 +210,26 @@ class ProviderStream:
             index = choice.get("index")
             if not isinstance(index, int):
                 index = 0
-            self.begun.add(index)
+            if index not in self.begun:
+                if len(self.begun) >= MAX_CHOICES:
+                    if self.sure:  # else they are a stranger's, and mean something else
+                        self._fail({"code": "upstream_format", "message": f"more than {MAX_CHOICES} choices came"})
+                    break
+                self.begun.add(index)
             holder = choice.get("delta") if chat else choice
             text = holder.get("content" if chat else "text") if isinstance(holder, Mapping) else None
             if text and isinstance(text, str):
                 texts[index] = texts.get(index, "") + text
             if reason := choice.get("finish_reason"):
-                self.reasons[index] = str(reason)
+                self._reason(index, reason)
         self._note_usage(payload)
         return texts
+
+    def _reason(self, index: int, reason: object) -> None:
+        text = str(reason)
+        if self.reasons.get(index) != text:
+            self.reasons[index] = text
+            self._told += 1
 
     def _note_usage(self, payload: Mapping[str, Any]) -> None:
         usage = payload.get("usage")
@@ -235,7 +247,7 @@ class ProviderStream:
         self._responses_state(payload)
         if kind in _RESPONSES_ENDS:
             self.ended = True
-            self.reasons[0] = str(self.response.get("status") or kind.removeprefix("response."))
+            self._reason(0, self.response.get("status") or kind.removeprefix("response."))
             self._note_usage(self.response)
             return "marker", Reading(payload)
         text = payload.get("delta") if kind == "response.output_text.delta" else ""
@@ -252,7 +264,7 @@ class ProviderStream:
         text = delta.get("text") if isinstance(delta, dict) and delta.get("type") == "text_delta" else ""
         if kind == "message_delta":
             if isinstance(delta, dict) and delta.get("stop_reason"):
-                self.reasons[0] = str(delta["stop_reason"])
+                self._reason(0, delta["stop_reason"])
             before = self.usage or {}
             self._note_usage(payload)
             self.usage = {**before, **(self.usage or {})} or None  # the start has the input, and the end its output

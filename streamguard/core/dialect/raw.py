@@ -70,8 +70,7 @@ class RawEncoder:
             ending.items += 1
             name = None if event.event == "message" else event.event
             self._made += self._event(Event(event.data, name, event.id), ending)
-        noted = self._seen.noted() if stencil.tries else None
-        stencil.read(piece, rests=self._held is None and not callable(self._end), noted=noted)
+        stencil.read(piece, rests=self._held is None and not callable(self._end), noted=self._seen.noted())
         return self._taken()
 
     def item(self, item: Sent, ending: Ending) -> list[Payload]:

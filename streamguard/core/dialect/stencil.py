@@ -8,7 +8,8 @@ the event's data, to the byte what the long way makes of it.
 
 The string is the value of a key that holds text in all APIs that are known (`_KEYS`), of which nothing is noted. That
 nothing else was noted of the event either, whoever reads the stream says (`read`): a stencil is cut from an event only
-that left all as it was, and is good only where a piece begins a new event.
+that left all as it was, and is good only where a piece begins a new event, and for as long as all stays as it was: an
+event that says anew what is noted already changes nothing, until something else is noted.
 """
 
 from __future__ import annotations
@@ -63,8 +64,10 @@ class Stencil:
 
     def read(self, piece: bytes, *, rests: bool, noted: object) -> None:
         """The piece was read. `rests`: whether an event of which nothing is noted changes nothing; `noted`:
-        all that was noted of the stream, not asked for where there are no `tries` left."""
+        all that was noted of the stream."""
         quiet, self._noted = noted == self._noted, noted
+        if not quiet:
+            self._known = None  # of its event something may be noted now
         self._edge = piece.endswith(_EDGES)
         if not rests or not self._edge:
             return

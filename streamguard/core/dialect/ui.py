@@ -10,6 +10,7 @@ A source may yield chunks of its own between the rest, `{"type": "data-…", …
 
 from __future__ import annotations
 
+import contextlib
 import json
 import secrets
 from collections.abc import Mapping
@@ -29,7 +30,7 @@ from streamguard.core.dialect.blocks import (
     text_of,
 )
 from streamguard.core.dialect.events import EventEncoder, failure_of, parsed
-from streamguard.core.errors import Failure, SourceFailed, UnsupportedItem
+from streamguard.core.errors import Failure, NotSerialisable, SourceFailed, UnsupportedItem
 from streamguard.core.items import Block, Ending, Event, Finish
 from streamguard.core.jsontext import dumps, quote, whole_text
 
@@ -85,10 +86,10 @@ class UiEncoder(EventEncoder):
         call = call_written(block, self.name)
         id, name, arguments = call
         named = {"toolCallId": id, "toolName": name}
-        if call.input is None:
-            last = self._event("tool-input-error", **named, input=arguments, errorText=_INVALID)
-        else:
-            last = self._event("tool-input-available", **named, input=call.input)
+        input, last = call.input, self._event("tool-input-error", **named, input=arguments, errorText=_INVALID)
+        if input is not None:
+            with contextlib.suppress(NotSerialisable):  # a number such as 1e999, which no JSON that is written holds
+                last = self._event("tool-input-available", **named, input=input)
         return [
             *self._before(),
             self._event("tool-input-start", **named),

@@ -94,6 +94,16 @@ class TestChat:
         )  # fmt: skip
         assert found == [tool_call("a", "get_get_", "{}"), tool_call("b", "do_it", "{}")]
 
+    def test_more_calls_or_choices_than_any_server_makes_are_refused(self) -> None:
+        calls = [piece(index, "{}") for index in range(1025)]
+        choices = [choice(index=index, content="a") for index in range(1025)]
+        blocks = ChatBlocks()
+        blocks.take([choice(*calls[:-1]), *choices[:-1]])
+        with pytest.raises(ValueError, match="more than 1024 tool calls"):
+            blocks.take([choice(calls[-1])])
+        with pytest.raises(ValueError, match="more than 1024 choices"):
+            blocks.take([choices[-1]])
+
     def test_every_choice_has_its_own(self) -> None:
         found = chat(
             choice(piece(0, "{}", "a", "f"), index=1, reasoning="so"), choice(piece(0, "{}", "b", "g"), refusal="no"),
@@ -207,6 +217,14 @@ class TestAnthropic:
             Block("server_tool_use", {"id": "s", "name": "web", "arguments": "{}"}),
             Block("redacted_thinking", {"data": "x"}),
         ]
+
+
+    def test_more_open_blocks_than_any_server_makes_are_refused(self) -> None:
+        blocks, start = AnthropicBlocks(), {"type": "tool_use"}
+        for index in range(1024):
+            blocks.take("content_block_start", {"index": index, "content_block": start})
+        with pytest.raises(ValueError, match="more than 1024 content blocks"):
+            blocks.take("content_block_start", {"index": 1024, "content_block": start})
 
 
 class TestResponses:

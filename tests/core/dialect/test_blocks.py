@@ -29,7 +29,7 @@ def test_no_part_of_arguments_is_ever_a_call(arguments: dict[str, object], cut: 
         assert call_read("c", "f", text[:at], cut=cut).type == "invalid_tool_call"
 
 
-@pytest.mark.parametrize("text", ["[1]", '"a"', "1", "null", "{}{}", "[" * 100_000])
+@pytest.mark.parametrize("text", ["[1]", '"a"', "1", "null", "{}{}", '{"a": NaN}', "[" * 100_000])
 def test_arguments_that_are_no_object_are_no_call(text: str) -> None:
     assert call_read("c", "f", text) == Block("invalid_tool_call", {"id": "c", "name": "f", "arguments": text})
 

@@ -239,6 +239,12 @@ def test_an_error_event_is_a_failure_whatever_its_data() -> None:
             encoder.item(Event(data, event="error"))
 
 
+def test_more_choices_than_are_kept_fail_the_stream() -> None:
+    encoder = FramedEncoder(OpenAI(model="m"), sid=SID)
+    with pytest.raises(SourceFailed, match="upstream_format: more than 1024 choices"):
+        encoder.item({"choices": [chunk("a", index)["choices"][0] for index in range(1025)]})
+
+
 @pytest.mark.parametrize("constant", ["NaN", "Infinity", "-Infinity"])
 def test_what_is_no_json_is_refused_in_an_event(constant: str) -> None:
     encoder = FramedEncoder(OpenAI(model="m"), sid=SID)

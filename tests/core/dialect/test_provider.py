@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from typing import Any
 
@@ -111,6 +112,27 @@ class TestChat:
     def test_a_choice_may_be_named_by_no_index(self) -> None:
         stream, _, text = observed(chunk("a", index=None), chunk(None, "stop", index=None))
         assert (text, stream.begun, stream.reasons) == ("a", {0}, {0: "stop"})
+
+
+    def test_more_choices_than_any_server_makes_are_a_failure(self) -> None:
+        many = [choice for index in range(1024) for choice in chunk("a", "stop", index)["choices"]]
+        stream, kinds, _ = observed({"choices": many}, "[DONE]")
+        assert (kinds, len(stream.reasons), code(stream)) == (["event", "marker"], 1024, None)
+        stream, kinds, _ = observed({"choices": many}, chunk("a", "stop", 1024), chunk("a", "stop", 1025), "[DONE]")
+        assert (kinds[-1], len(stream.begun), len(stream.reasons), code(stream)) == (
+            "marker", 1024, 1024, "upstream_format",
+        )  # fmt: skip
+
+    def test_a_list_that_is_a_strangers_may_be_as_long_as_it_likes(self) -> None:
+        stream, _, _ = observed({"choices": [{"index": index} for index in range(2000)]})
+        assert (stream.sure, len(stream.begun), stream.error) == (False, 1024, None)
+
+    def test_a_reason_that_changes_is_noted_and_one_told_again_is_not(self) -> None:
+        stream, noted = ProviderStream(), []
+        for reason in ("abort", "abort", "stop", "abort"):
+            stream.observe_payload(chunk("a", reason))
+            noted.append(stream.noted())
+        assert [before == after for before, after in itertools.pairwise(noted)] == [True, False, False]
 
 
 class TestProfiles:

@@ -18,7 +18,7 @@ from streamguard.core.errors import ItemTooLarge, LocalProtocolError, failure_fr
 from streamguard.core.flush import Immediate
 from streamguard.core.framing import MAX_BLOCK, FramedEncoder
 from streamguard.core.guard import CompletionGuard
-from streamguard.core.items import Event
+from streamguard.core.items import Ending, Event
 from streamguard.core.pipeline import FrameStage, Pipeline
 from streamguard.core.wire import Binary, Ndjson, Sse, SseDecoder
 from tests.core.wire.streams import SID
@@ -199,6 +199,37 @@ def test_nothing_is_learned_of_an_event_of_which_something_was_noted() -> None:
         assert stencil.cut is None
     reads(stencil, FIRST, True, 2)
     assert stencil.cut is not None
+
+
+def test_what_was_learned_is_dropped_when_something_else_is_noted() -> None:
+    stencil = learned()
+    reads(stencil, b": ping\n\n", True, 2)
+    assert stencil.cut is None
+    reads(stencil, FIRST, True, 2)
+    assert stencil.cut is not None
+
+
+SAYS = ["abort", "stop", "length", None]
+SAID = st.tuples(st.sampled_from(["a", "b"]), st.sampled_from(SAYS), st.sampled_from([None, 1, 2])).map(
+    lambda said: {
+        "choices": [{"index": 0, "delta": {"content": said[0]}, "finish_reason": said[1]}],
+        **({} if said[2] is None else {"usage": {"n": said[2]}}),
+    }
+)
+
+
+@settings(max_examples=60)
+@given(st.lists(SAID, max_size=8))
+@example([{"choices": [{"delta": {"content": "a"}, "finish_reason": SAYS[n]}]} for n in (0, 0, 0, 1, 0)])
+def test_how_a_stream_is_cut_into_pieces_makes_no_difference_to_how_it_is_judged(said: list[Any]) -> None:
+    pieces = [f"data: {json.dumps(payload)}\n\n".encode() for payload in said] + [b"data: [DONE]\n\n"]
+
+    def judged(pieces: list[bytes]) -> Any:
+        encoder, ending = Raw().encoder(), Ending()
+        made = [payload for piece in pieces for payload in encoder.wire(piece, ending)]
+        return made, encoder.judge(ending), ending.reasons, ending.usage
+
+    assert judged(pieces) == judged([b"".join(pieces)])
 
 
 def test_a_stream_of_events_that_all_differ_is_looked_into_no_further() -> None:

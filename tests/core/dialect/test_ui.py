@@ -99,6 +99,14 @@ def test_every_block_has_a_place(block: Block, chunks: list[Any], back: Block) -
     assert answer([block], DIALECT).blocks == [back]
 
 
+@pytest.mark.parametrize("text", ['{"a": NaN}', '{"a": 1e999}'])
+def test_arguments_that_no_json_can_hold_are_an_input_with_an_error(text: str) -> None:
+    call = tool_call("c", "f", text)
+    told = {"type": "tool-input-error", **NAMED, "input": text, "errorText": "the arguments are no JSON object"}
+    assert between(call) == [START, {"type": "tool-input-delta", "toolCallId": "c", "inputTextDelta": text}, told]
+    assert answer([call], DIALECT).blocks == [Block("invalid_tool_call", call.fields)]
+
+
 def test_a_call_that_has_its_result_is_not_waited_for() -> None:
     call, result = tool_call("c", "f", "{}"), Block("tool_result", {"id": "c", "content": 1})
     assert answer([call, result], DIALECT).receipt.finish_reason == "stop"
