@@ -258,8 +258,8 @@ class StreamGuard(Draining):
                 raise SourceFailed("shutdown", "another process is to go on with the stream", retryable=True)
             await self.lost(state)
 
-        pages = stored(self.log, after, orphaned, reading=reading, always=run is None, rows=rows, leave=leave)
-        return pages if flow is None else flow.metered(pages, reading, leave)
+        always = run is None
+        return stored(self.log, after, orphaned, reading=reading, always=always, rows=rows, leave=leave, flow=flow)
 
     async def lost(self, state: StreamState) -> None:
         """Go on with a stream that nobody generates, or give it an end: it is never left without one.

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
-from contextlib import aclosing
 from typing import Any, Final
 
 import anyio
@@ -95,27 +94,30 @@ class Flow:
             self._changed.set()
         return True
 
-    async def metered(
-        self, pages: Pages, reading: Callable[[], Awaitable[None]], leave: Callable[[], bool] | None = None
-    ) -> Pages:
-        """The same frames, each once there is credit for it; `reading` is called now and then while there is none. They
-        end early where the reader is `slow`, or `leave` answers True. A terminal needs no credit."""
-        async with aclosing(pages):
-            async for page in pages:
-                seq, offset, crc = place_of(page[-1])
-                frames, size = self.credit.limit
-                # Where even the last one ends within the limits, no other needs to be looked at.
-                while (seq > frames or offset >= size) and (count := self._allowed(page)) < len(page):
-                    if leave is not None and leave():
-                        return
-                    if count:
-                        self._goes(*place_of(page[count - 1]))
-                        yield page[:count]
-                        page = page[count:]
-                    elif not await self._granted(reading, leave):
-                        return
-                self._goes(seq, offset, crc)
-                yield page
+    def free(self, page: Page) -> bool:
+        """Whether all frames of a page may start, which are then taken for sent. A terminal needs no credit."""
+        seq, offset, crc = place_of(page[-1])
+        frames, size = self.credit.limit
+        # Where even the last one ends within the limits, no other needs to be looked at.
+        if (seq > frames or offset >= size) and self._allowed(page) < len(page):
+            return False
+        self._goes(seq, offset, crc)
+        return True
+
+    async def some(
+        self, page: Page, reading: Callable[[], Awaitable[None]] | None, leave: Callable[[], bool] | None
+    ) -> int | None:
+        """How many frames of a page that is not `free` start, before it is to be asked again: none, where there was no
+        credit and now is more. `reading` is called now and then while there is none. None where nothing more is to be
+        sent: the reader is `slow`, or `leave` answers True."""
+        if leave is not None and leave():
+            return None
+        count = self._allowed(page)
+        if count:
+            self._goes(*place_of(page[count - 1]))
+        elif not await self._granted(reading, leave):
+            return None
+        return count
 
     def _allowed(self, page: Page) -> int:
         """How many of the page's frames may start."""
@@ -143,7 +145,9 @@ class Flow:
         self._noted, self._noted_at, self._next = seq, now, seq + max(1, min(round(few), _MOST_BETWEEN))
         self._sent.add(seq, offset, crc, now)
 
-    async def _granted(self, reading: Callable[[], Awaitable[None]], leave: Callable[[], bool] | None) -> bool:
+    async def _granted(
+        self, reading: Callable[[], Awaitable[None]] | None, leave: Callable[[], bool] | None
+    ) -> bool:
         """Wait for credit. False, and `slow`, where none comes in time: counted from the first beat that asked for it,
         where there are beats. True also where it is to `leave`."""
         self.blocked, self._said = True, not self._beats
@@ -161,7 +165,8 @@ class Flow:
                     await self._changed.wait()
                 if leave is not None and leave():
                     break
-                await reading()
+                if reading is not None:
+                    await reading()
         finally:
             self.blocked = False
         return True

@@ -29,6 +29,33 @@ Page = Sequence[Any]  # of frames, or of rows, as the log has them
 Orphaned = Callable[[StreamState], Awaitable[None]]
 
 
+class _Reads:
+    """What is behind a cursor, page by page, of a log that is asked for it by reads and waits."""
+
+    def __init__(self, log: StreamLog, after: Cursor, before: Callable[[], Awaitable[None]] | None) -> None:
+        self._log = log
+        self._after = after
+        self._before = before  # a wait
+        self._more = True  # there may be some at hand; else to wait for it is to find out
+
+    async def next(self, seconds: float) -> Page:
+        """The next page; an empty one where nothing came in so many seconds."""
+        while self._more or await self._waited(seconds):
+            page = await self._log.read(self._after)
+            self._more = len(page) >= PAGE
+            if page:
+                last = page[-1]
+                self._after = Cursor(self._after.sid, last.seq, last.offset, last.crc)
+                return page
+        self._more = True
+        return []
+
+    async def _waited(self, seconds: float) -> bool:
+        if self._before is not None:
+            await self._before()
+        return await self._log.wait(self._after, seconds)
+
+
 async def stored(
     log: StreamLog,
     after: Cursor,
@@ -39,37 +66,35 @@ async def stored(
     always: bool = True,
     rows: bool = False,
     leave: Callable[[], bool] | None = None,
+    flow: Flow | None = None,
 ) -> AsyncGenerator[Page, None]:
     """The frames of a stream behind `after`, in pages, up to its terminal; as `rows`, if so wanted, where the log has
     them at hand.
 
     `orphaned` is called when nobody generates it any more: it takes the stream over, or seals it. `reading` is called
-    while somebody waits for frames: before each wait, or unless `always` after each that was in vain. The pages end
-    early where `leave` answers True. Raises SourceFailed where the log has no more to give.
+    while somebody waits for frames: before each wait, or unless `always` after each that was in vain. With `flow` the
+    frames come as far as there is credit. The pages end early where `leave` answers True, and where the reader leaves
+    it without credit for too long. Raises SourceFailed where the log has no more to give.
     """
     before, vain = (reading, None) if always else (None, reading)
     try:
         tail = follow(log, after) if rows else None
+        following = _Reads(log, after, before) if tail is None else tail
         while leave is None or not leave():
             if tail is not None and before is not None:
                 await before()
-            page: Page = await log.read(after) if tail is None else await tail.next(look)
+            page: Page = await following.next(look)
             if page:
+                while flow is not None and not flow.free(page):
+                    if (count := await flow.some(page, reading, leave)) is None:
+                        return
+                    if count:
+                        yield page[:count]
+                        page = page[count:]
                 yield page
-                last = page[-1]
-                if status_of(last) is not None:
+                if status_of(page[-1]) is not None:
                     return
-                if tail is not None:
-                    continue
-                assert isinstance(last, Frame)
-                after = Cursor(after.sid, last.seq, last.offset, last.crc)
-                if len(page) >= PAGE:  # else there is most likely no more, and to wait for it is to find out
-                    continue
-            if tail is None:
-                if before is not None:
-                    await before()
-                if await log.wait(after, look):
-                    continue
+                continue
             if vain is not None:
                 await vain()
             state = await log.state(after.sid)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import Callable
 from typing import Any
 
 import anyio
@@ -57,7 +57,8 @@ class Sent:
         async def reading() -> None:
             self.told.append(anyio.current_time())
 
-        pages = self.flow.metered(stored(self.log, cursor_zero(SID), nobody), reading, self.leave)
+        zero = cursor_zero(SID)
+        pages = stored(self.log, zero, nobody, reading=reading, always=False, leave=self.leave, flow=self.flow)
         source: Any = TokenSource(pages)  # type: ignore[arg-type]
         driver = DirectDriver[bytes](source, self.stage, self.wire, self.timing)
         self.flow.gone = lambda: driver.drop(Failure("gone", "no answer"))
@@ -238,14 +239,13 @@ async def test_a_terminal_within_a_page_waits_for_the_frames_before_it(size: int
     zero = cursor_zero(SID)
     flow = Flow(Credit(1, LOTS, zero), zero, limit=1.0, beats=False)
 
-    async def pages() -> AsyncGenerator[Any, None]:
-        yield page
-
-    async def reading() -> None:
-        pass
-
-    found = [frame.seq async for part in flow.metered(pages(), reading) for frame in part]
-    assert found == ([1, 2] if size == 1 else [1])
+    if size == 1:
+        assert flow.free(page)
+    else:
+        assert not flow.free(page)
+        assert await flow.some(page, None, None) == 1
+        assert not flow.free(page[1:])
+        assert await flow.some(page[1:], None, None) is None
     assert flow.slow == (size > 1)
 
 
@@ -257,7 +257,7 @@ async def test_a_terminal_within_a_page_waits_for_the_frames_before_it(size: int
         pytest.param(1.0, 50, (50, 51), id="one a second: each"),
     ],
 )
-async def test_the_clock_is_asked_for_some_frames_only(gap: float, count: int, asked: tuple[int, int]) -> None:
+def test_the_clock_is_asked_for_some_frames_only(gap: float, count: int, asked: tuple[int, int]) -> None:
     now, times = 0.0, 0
 
     def clock() -> float:
@@ -265,17 +265,10 @@ async def test_the_clock_is_asked_for_some_frames_only(gap: float, count: int, a
         times += 1
         return now
 
-    async def pages() -> AsyncGenerator[Any, None]:
-        nonlocal now
-        encoder = FramedEncoder("native", sid=SID)
-        for number in range(count):
-            now += gap
-            yield encoder.texts(str(number))
-
-    async def reading() -> None:
-        pass
-
     zero = cursor_zero(SID)
     flow = Flow(Credit(LOTS, LOTS, zero), zero, limit=1.0, clock=clock)
-    assert sum([len(page) async for page in flow.metered(pages(), reading)]) == count
+    encoder = FramedEncoder("native", sid=SID)
+    for number in range(count):
+        now += gap
+        assert flow.free(encoder.texts(str(number)))
     assert asked[0] <= times <= asked[1]

@@ -157,7 +157,7 @@ def test_however_quick_a_stream_grows_its_slow_reader_has_its_credit_on_its_way_
 
         async def sending() -> None:
             nonlocal sent
-            async for page in flow.metered(stored(log, zero, nobody), reading):
+            async for page in stored(log, zero, nobody, reading=reading, always=False, flow=flow):
                 sent = page[-1].offset
                 ahead.append(sent - taken)
 
@@ -200,7 +200,7 @@ def test_beside_a_reader_that_stalls_fifty_others_get_each_token_in_the_moment_i
             pass
 
         async def stall() -> None:
-            async for page in flow.metered(stored(log, zero, nobody), reading):
+            async for page in stored(log, zero, nobody, reading=reading, always=False, flow=flow):
                 stalled.append(len(page))
 
         async def good(times: list[float]) -> None:
