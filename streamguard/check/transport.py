@@ -105,9 +105,10 @@ class Transport:
 
     def _client(self) -> httpx.AsyncClient:
         timeout = httpx.Timeout(self.silence, connect=min(_CONNECT, self.silence))
+        once = httpx.Limits(max_keepalive_connections=0)  # kept, it may close under the request after a redirect
         return httpx.AsyncClient(
             verify=self._context, http1=self.http != "2", http2=self.http == "2" or (self.http == "any" and self.http2),
-            timeout=timeout,
+            timeout=timeout, limits=once,
         )  # fmt: skip
 
 

@@ -25,7 +25,6 @@ from streamguard.core.receipt import Verdict
 from streamguard.runtime.buffer import Buffer
 from streamguard.runtime.timing import Timing
 from streamguard.testing import ScriptedServer
-from tests.absence import absent
 from tests.adapters import future_endpoints, plain_endpoints
 from tests.adapters.asgi_apps import Response, exchange
 from tests.adapters.servers import Gate, serving
@@ -134,7 +133,20 @@ def test_an_endpoint_that_yields_may_read_the_request_itself() -> None:
     assert text_of(ask(app, "/?times=2", "POST", PROMPT)) == "first hi hi "
 
 
-@pytest.mark.skipif(absent("python_multipart"), reason="absent: python_multipart (pip install python-multipart)")
+def forms() -> bool:
+    """Whether FastAPI finds its parser of forms: the oldest looks under a name that another library has too."""
+    word: Any = fastapi.Form()
+
+    def endpoint(text: str = word) -> None: ...
+
+    try:
+        FastAPI().post("/")(endpoint)
+    except RuntimeError:
+        return False
+    return True
+
+
+@pytest.mark.skipif(not forms(), reason="absent: python_multipart (pip install python-multipart)")
 def test_a_form_is_no_body_to_be_read_again() -> None:
     app = FastAPI()
     word: Any = fastapi.Form()

@@ -34,9 +34,11 @@ def received(connection: socket.socket) -> bytes:
 
 
 @contextmanager
-def answering(*replies: bytes | None) -> Iterator[tuple[str, list[bytes]]]:
-    """A server that answers each connection with one of these bytes and closes it; None: it keeps it, and is silent."""
+def answering(*replies: bytes | None, keep: bool = False) -> Iterator[tuple[str, list[bytes]]]:
+    """A server that answers each connection with one of these bytes and closes it, unless `keep`; None: it keeps it,
+    and is silent."""
     listener = socket.create_server(("127.0.0.1", 0))
+    listener.settimeout(10)  # a client that stays on its first connection leaves this thread waiting
     requests: list[bytes] = []
     kept: list[socket.socket] = []
 
@@ -44,10 +46,11 @@ def answering(*replies: bytes | None) -> Iterator[tuple[str, list[bytes]]]:
         for reply in replies:
             connection = listener.accept()[0]
             requests.append(received(connection))
-            if reply is None:
+            if reply is not None:
+                connection.sendall(reply)
+            if reply is None or keep:
                 kept.append(connection)
             else:
-                connection.sendall(reply)
                 connection.close()
 
     thread = threading.Thread(target=serve)
@@ -111,6 +114,14 @@ def test_redirects_are_followed_where_that_is_asked_for() -> None:
     assert requests[1].startswith(b"GET /next ")
     with answering(*[away] * 21) as (url, _), pytest.raises(Broken):
         read(request_from(url), Transport(follow=True))
+
+
+def test_a_request_after_a_redirect_has_a_connection_of_its_own() -> None:
+    """On the former one it would meet a server that closes it in this very moment."""
+    away = b"HTTP/1.1 307 Away\r\nlocation: /next\r\ncontent-length: 0\r\n\r\n"
+    with answering(away, HEAD + b"0\r\n\r\n", keep=True) as (url, requests):
+        assert read(request_from(url), Transport(follow=True, silence=3))[0] == 200
+    assert len(requests) == 2
 
 
 def test_http2_is_offered_where_its_library_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
