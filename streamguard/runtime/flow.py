@@ -51,8 +51,10 @@ class Flow:
         self.blocked = False
         self.slow = False  # the reader left it blocked for too long
         self.unanswered = 0  # beats since the reader said anything
-        self.rtt: float | None = None  # seconds, of the newest acknowledgement
+        self.rtt: float | None = None  # seconds, of the newest acknowledgement that was measured
+        self.measured: float | None = None  # the same of the newest one of all, None where it was not
         self.gone: Callable[[], object] = _nobody
+        self.waited: Callable[[float], object] = _waited  # called after a wait for credit, with its seconds
         self._sid, self._seq, self._offset = at[:3]
         self._sent = Sent(at.sid)
         self._noted, self._noted_at, self._next = at.seq, -math.inf, at.seq + 1
@@ -75,7 +77,7 @@ class Flow:
 
     def acknowledge(self, cursor: Cursor) -> bool:
         """The reader has everything up to `cursor`. False where that is not known as one that was sent here."""
-        rtt = self._sent.ack(cursor, self._clock())
+        rtt = self.measured = self._sent.ack(cursor, self._clock())
         if rtt is None:
             return cursor == self._sent.acked
         self.rtt = rtt
@@ -150,7 +152,7 @@ class Flow:
     ) -> bool:
         """Wait for credit. False, and `slow`, where none comes in time: counted from the first beat that asked for it,
         where there are beats. True also where it is to `leave`."""
-        self.blocked, self._said = True, not self._beats
+        self.blocked, self._said, since = True, not self._beats, self._clock()
         until = math.inf if self._beats else self._clock() + self._limit
         try:
             while not (self._seq < self.credit.limit.frames and self._offset < self.credit.limit.bytes):
@@ -169,8 +171,13 @@ class Flow:
                     await reading()
         finally:
             self.blocked = False
+            self.waited(self._clock() - since)
         return True
 
 
 def _nobody() -> None:
+    pass
+
+
+def _waited(seconds: float) -> None:
     pass
