@@ -74,12 +74,12 @@ class DirectDriver(Generic[T]):
         self._clock = timing.clock
         self._line: Connection[T] = Connection(sink, timing.clock, timing.write)
         self._name = log_name(stage, request_id)
-        self._end: Ending[T] = Ending(stage, self._line, timing, seen, name=self._name, abort=abort)
+        self._end: Ending[T] = Ending(stage, self._line, timing, name=self._name, abort=abort, seen=seen)
         self._patience = Patience(timing.close)
         self._scope = self._patience.scope  # cancelled to stop the source
         self._thread: int | None = None  # of the event loop, once it runs
-        shared = stage, self._line, self._end, self._patience, timing, seen
-        self._watch: ClockWatch[T] = ClockWatch(*shared, name=self._name)
+        shared = stage, self._line, self._end, self._patience, timing
+        self._watch: ClockWatch[T] = ClockWatch(*shared, name=self._name, seen=seen)
         self._pressure: StreamPressure | None = None  # for a flush policy that is told of it
         self._near: NearSource | None = None  # the source, while it has this driver's shortcut
         self._started = self._clock()

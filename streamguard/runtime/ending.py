@@ -18,7 +18,7 @@ import attrs
 from streamguard.core.arguments import one_line
 from streamguard.core.errors import Failure, LocalProtocolError, SourceFailed
 from streamguard.runtime.connection import Connection, Lost
-from streamguard.runtime.seen import Unseen
+from streamguard.runtime.seen import UNSEEN, Unseen
 from streamguard.runtime.sink import Stage
 from streamguard.runtime.timing import Timing
 
@@ -56,7 +56,14 @@ class Ending(Generic[T]):
     `complete` also aborts the connection."""
 
     def __init__(
-        self, stage: Stage[T], line: Connection[T], timing: Timing, seen: Unseen, *, name: str, abort: bool
+        self,
+        stage: Stage[T],
+        line: Connection[T],
+        timing: Timing,
+        *,
+        name: str,
+        abort: bool,
+        seen: Unseen = UNSEEN,
     ) -> None:
         self.why: Why | None = None
         self.begun = False  # from here on nothing but the last words may be written

@@ -25,7 +25,7 @@ from streamguard.runtime.alarm import Alarm
 from streamguard.runtime.connection import Connection, Lost
 from streamguard.runtime.ending import Ending, Why, lost
 from streamguard.runtime.patience import TICK, Patience
-from streamguard.runtime.seen import Unseen
+from streamguard.runtime.seen import UNSEEN, Unseen
 from streamguard.runtime.sink import Stage
 from streamguard.runtime.timing import Timing
 from streamguard.runtime.turns import LoopTurns
@@ -50,9 +50,9 @@ class ClockWatch(Generic[T]):
         end: Ending[T],
         patience: Patience,
         timing: Timing,
-        seen: Unseen,
         *,
         name: str,
+        seen: Unseen = UNSEEN,
     ) -> None:
         self.parked: float | None = None  # since when the driver waits for the source; None while it does not
         self.attention = True  # something to look at after the next item; the first one is always looked at
