@@ -294,7 +294,11 @@ class Closed:
         """Whether nothing is to be said of it: its end was reached, and nobody is known to have missed any of it. A
         reader of a stream in a log that has its end is done, however the stream ended."""
         outcome = self.outcome
-        return outcome.status == "complete" and outcome.delivered != "no" and not self.lost and not outcome.abandoned
+        if self.lost or outcome.abandoned or outcome.status == "parted":
+            return False
+        if self.stream.part == "reader" and outcome.status != "complete":
+            return True  # it was told how its stream ended
+        return outcome.status == "complete" and outcome.delivered != "no"
 
     @property
     def cause(self) -> str:

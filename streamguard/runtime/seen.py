@@ -109,7 +109,7 @@ class Seen(Unseen):
         cursor = stage.cursor
         self.latency = lambda: None
         self.missing = lambda: 0
-        self._tell = observers.tell
+        self._tell: Callable[[Any], None] = observers.tell
         self._stage = stage
         self._inner: Any = getattr(stage, "inner", stage)
         self._clock = clock
@@ -209,6 +209,7 @@ class Seen(Unseen):
             self._tell(AbortNotCarried(stream, now, stream.hop))
         lost = getattr(self._inner, "lost", 0) + self.missing()
         self._tell(Closed(stream, now, outcome, lost, self._lag(now), self.latency()))
+        self._tell = _told  # a source that was abandoned may still close, and an acknowledgement come
 
     def _parted(self, outcome: Outcome) -> Outcome:
         """That of a connection which ended before its stream: no end of the stream's has that status."""
@@ -216,6 +217,10 @@ class Seen(Unseen):
             return outcome
         failure = outcome.failure or Failure(self._inner.parting, "the connection ended before its stream")
         return attrs.evolve(outcome, status="parted", failure=failure)
+
+
+def _told(event: Any) -> None:
+    """Nothing more is told."""
 
 
 def seen_by(
