@@ -55,9 +55,9 @@ class Record:
     `seq.offset.crc`, `acked` the last frame that a reader is known to have, `resumed_at` the one that it came back
     with, `taken_over_at` the one behind which this process went on.
 
-    Seconds from its beginning: `first_item`, `first_frame`, `last_frames` (when frames were last counted, to a second)
-    and `ended`; `blocked` is how long it waited for its reader in all, `closing` how long its source took to close;
-    None for what never happened. `hop` is what hid the abort from the reader. `system` is the process then.
+    Seconds from its beginning: `first_item`, `first_frame` and `ended`; `blocked` is how long it waited for its reader
+    in all, `closing` how long its source took to close; None for what never happened. `hop` is what hid the abort from
+    the reader. `system` is the process then.
     """
 
     time: str
@@ -79,7 +79,6 @@ class Record:
     taken_over_at: int | None
     first_item: float | None
     first_frame: float | None
-    last_frames: float | None
     ended: float
     blocked: float
     closing: float | None
@@ -107,7 +106,6 @@ class _Way:
     """What is remembered of a part while it is open."""
 
     first_frame: float | None = None
-    last_frames: float | None = None
     acked: int | None = None
     resumed_at: int | None = None
     taken_over_at: int | None = None
@@ -141,8 +139,6 @@ class Recorder(Observer):
 
     def frames(self, event: Frames) -> None:
         self._around.noted(event)
-        if event.frames:
-            self._open[event.stream].last_frames = _rounded(event.at - event.stream.started)
 
     def acknowledged(self, event: Acknowledged) -> None:
         self._open[event.stream].acked = event.frame
@@ -197,7 +193,6 @@ def _record(event: Closed, way: _Way, system: System) -> Record:
         taken_over_at=way.taken_over_at,
         first_item=None if first is None else _rounded(first - stream.started),
         first_frame=way.first_frame,
-        last_frames=way.last_frames,
         ended=_rounded(event.at - stream.started),
         blocked=_rounded(way.blocked),
         closing=way.closing,

@@ -63,9 +63,6 @@ class Unseen:
     def progress(self, now: float) -> None:
         """The clock woke."""
 
-    def written(self, since: float, *, over: bool) -> None:
-        """A write was under way `since`, and is over or not."""
-
     def blocked(self, by: Literal["transport", "credit", "lead"], seconds: float) -> None:
         """Something waited for the reader."""
 
@@ -159,10 +156,6 @@ class Seen(Unseen):
 
     def _lag(self, now: float) -> float | None:
         return None if self._meter is None else self._meter.look(now).lag
-
-    def written(self, since: float, *, over: bool) -> None:
-        if over:
-            self.blocked("transport", self._clock() - since)
 
     def blocked(self, by: Literal["transport", "credit", "lead"], seconds: float) -> None:
         self._tell(Blocked(self.stream, self._clock(), by, seconds))

@@ -63,6 +63,7 @@ class ClockWatch(Generic[T]):
         self._seen = -_NEVER  # the connection's last write, at the last wake
         self._words_due = _NEVER  # when the reader is told, while the source closes
         self._ticked = -_NEVER
+        self._writing: float | None = None  # since when a write waits that a wake met, for who observes
         self._stage: Stage[T] = stage
         self._line: Connection[T] = line
         self._end: Ending[T] = end
@@ -133,6 +134,8 @@ class ClockWatch(Generic[T]):
             self.armed = max(self._next_due(self._clock()), woken + TICK)
             await self.rearm.sleep(max(0.0, self.armed - self._clock()))
             now = self._clock()
+            if self._writing is not None:
+                self._written(now)
             if now < self.armed:
                 continue
             self._seen_by.progress(now)
@@ -144,6 +147,7 @@ class ClockWatch(Generic[T]):
                 self._line.look_from(now)
             elif self._looks and self._line.stuck(now, self._stage.sent, writing=self.parked is None):
                 self._line.give_up()
+                self._writing = None
                 self._seen_by.blocked("transport", self._line.limit or 0.0)
                 self.stop_now(lost(self._line))
                 continue
@@ -206,9 +210,17 @@ class ClockWatch(Generic[T]):
         """The driver is in a write, or about to park: it wakes this watcher before it does."""
         self.late = True
         self.armed = _NEVER
-        now, since = self._clock(), self._line.wrote
+        now = self._clock()
+        self._writing = None if self._line.slow else self._line.wrote
         await self.rearm.sleep(self._next_look(now) - now)
-        self._seen_by.written(since, over=self.parked is not None or self._line.wrote != since)
+        self._written(self._clock())
+
+    def _written(self, now: float) -> None:
+        """A write that was met under way may be over."""
+        since = self._writing
+        if since is not None and (self.parked is not None or self._line.wrote != since):
+            self._writing = None
+            self._seen_by.blocked("transport", now - since)
 
     async def _act(self, now: float) -> None:
         """What is due now, with the driver parked."""
