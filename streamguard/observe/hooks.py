@@ -302,9 +302,8 @@ class Closed:
 
     @property
     def cause(self) -> str:
-        """Why it ended: the failure's code, empty for `complete`."""
-        outcome = self.outcome
-        return "" if outcome.status == "complete" else outcome.failure.code if outcome.failure else outcome.status
+        """Why it ended: the failure's code. Empty for `complete`, and for a reader that was told its stream's end."""
+        return "" if self.outcome.failure is None else self.outcome.failure.code
 
 
 class Observer:
