@@ -10,9 +10,12 @@ from __future__ import annotations
 
 import json
 import random
+import re
+import subprocess
 import sys
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import anyio
@@ -40,11 +43,11 @@ from streamguard.runtime.grants import Told
 from streamguard.runtime.slots import Limits
 from streamguard.runtime.takeover import Continue, Orphan
 from streamguard.runtime.timing import Timing
-from tests.adapters.logged_apps import cursors
 from tests.runtime.virtual import run
 
-__all__ = ["KINDS", "Mixed", "Worker", "differences", "samples", "worked"]
+__all__ = ["KINDS", "Mixed", "Worker", "differences", "in_workers", "samples", "worked"]
 
+ROOT = Path(__file__).parents[2]  # not by tests.modules, which reads the whole package
 DROPPED = Block("image", {"dropped": True})
 
 
@@ -273,7 +276,8 @@ async def resumed(mixed: Mixed) -> None:
         tasks.start_soon(request.at, LoggedAnswer(mixed.guard, source, timing=mixed.timing()))
         await request.left.wait()
         await anyio.sleep(1)
-        seen = cursors(request.body)
+        ids = re.findall(rb"^id: (\S+)", request.body, re.MULTILINE)
+        seen = [cursor for cursor in map(Cursor.parse, map(bytes.decode, ids)) if cursor.seq]
         assert len(seen) == 2
         again = Request("/streams", streamguard="v=1", last_event_id=str(seen[0]))
         tasks.start_soon(again.at, mixed.endpoints)
@@ -387,6 +391,21 @@ def worked(count: int, seed: int, metrics: Prometheus) -> Worker:
     finally:
         FrameStage.push = push  # type: ignore[method-assign]
     return Worker(dict(mixed.expected), metrics.page())
+
+
+def in_workers(count: int, seeds: Sequence[int]) -> dict[str, float]:
+    """What is expected of so many streams in each of several processes at once, whose numbers are in one folder."""
+    command = [sys.executable, "-m", "tests.observe.mixed", str(count)]
+    workers = [
+        subprocess.Popen([*command, str(seed)], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        for seed in seeds
+    ]
+    expected: Counter[str] = Counter()
+    for worker in workers:
+        told, complaints = worker.communicate(timeout=300)
+        assert worker.returncode == 0, complaints
+        expected.update(json.loads(told))
+    return dict(expected)
 
 
 if __name__ == "__main__":
