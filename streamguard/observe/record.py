@@ -94,7 +94,7 @@ class Record:
 
     def __str__(self) -> str:
         """One line, of what is not nothing."""
-        facts = {name: value for name, value in self.as_dict().items() if value not in (None, False, "")}
+        facts = {name: value for name, value in self.as_dict().items() if value is not None and value is not False}
         head = f"stream {facts.pop('stream')} ({facts.pop('part')}) ended as {facts.pop('status')}"
         facts.pop("time")
         system = " ".join(f"{name}={value}" for name, value in facts.pop("system").items() if value is not None)

@@ -20,8 +20,8 @@ from tests.proofs.registry import Result, Run, Table, proof
 __all__ = ["MOST", "WAYS", "observing_per_token"]
 
 MOST: Final = 1.25
-LENGTHS: Final = (500, 5000)  # tokens of an answer
-TOKENS: Final = 20_000  # of all answers of one measurement
+LENGTHS: Final = (200, 2000)  # tokens of an answer
+TOKENS: Final = 6_000  # of all answers of one measurement
 PAIRS: Final = 7
 
 
