@@ -163,15 +163,14 @@ class StreamGuard(Draining):
         encoder = FramedEncoder(dialect_named(dialect), sid=new_sid(), negotiated=negotiated)
         info = StreamInfo(
             encoder.sid,
-            dialect_named(dialect).name,
+            encoder.dialect.name,
             principal=principal,
             name=name,
             key=key,
             fingerprint=fingerprint,
             options={**(options or {}), FIXED: {"dialect": encoder.dialect.settings(), "negotiated": negotiated}},
         )
-        asked = timing.clock()
-        lease = await created(self.log, info, self.ttl)
+        asked, lease = timing.clock(), await created(self.log, info, self.ttl)
         producer = Producer(
             source,
             flush or Immediate(),
