@@ -163,7 +163,7 @@ class StreamGuard(Draining):
         encoder = FramedEncoder(dialect_named(dialect), sid=new_sid(), negotiated=negotiated)
         info = StreamInfo(
             encoder.sid,
-            encoder.dialect.name,
+            dialect_named(dialect).name,
             principal=principal,
             name=name,
             key=key,

@@ -1,7 +1,7 @@
 """Every number of many mixed streams, held against what was done to them, in one process and in two.
 
 The streams are those of `tests/observe/mixed.py`: complete, failed, cancelled, stalled, slow, left, refused, with a
-frame dropped on its way, and in a log: complete, cut and resumed, taken over, given their end. They run in virtual time.
+frame dropped on its way, and in a log: complete, cut and resumed, taken over, sealed. They run in virtual time.
 """
 
 from __future__ import annotations
