@@ -42,7 +42,7 @@ class Flow:
     # touches is one that the processor has to fetch.
     __slots__ = (
         "_beats", "_bytes", "_changed", "_clock", "_last", "_limit", "_mark", "_next", "_noted", "_noted_at", "_said",
-        "_sent", "blocked", "credit", "gone", "rtt", "slow", "unanswered",
+        "_sent", "blocked", "credit", "gone", "measured", "rtt", "slow", "unanswered", "waited",
     )  # fmt: skip
 
     def __init__(
