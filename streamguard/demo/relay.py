@@ -107,5 +107,5 @@ def _run_of(scope: Scope) -> str | None:
 
 
 def _is_stream(message: Message) -> bool:
-    return any(name.lower() == b"content-type" and value.startswith(b"text/event-stream")
-               for name, value in message["headers"])
+    kinds = [value for name, value in message["headers"] if name.lower() == b"content-type"]
+    return any(kind.startswith(b"text/event-stream") for kind in kinds)

@@ -148,6 +148,6 @@ def serve_page(host: str, port: int, *, open_browser: bool = False) -> None:
 
         # A stalled answer never ends by itself: an interrupt must not wait for it.
         config = uvicorn.Config(
-            demo_page(), log_level="critical", loop="asyncio", http="h11", timeout_graceful_shutdown=1
+            demo_page(), log_level="critical", loop="asyncio", http="h11", timeout_graceful_shutdown=0
         )
         _Server(config, started).run(sockets=[listener])

@@ -9,8 +9,12 @@ import pytest
 
 from streamguard.demo.relay import Relay
 
-START: dict[str, Any] = {"type": "http.response.start", "status": 200, "headers": [(b"content-type", b"text/event-stream")]}
-PLAIN: dict[str, Any] = {"type": "http.response.start", "status": 200, "headers": [(b"content-type", b"text/plain")]}
+
+def head(kind: bytes) -> dict[str, Any]:
+    return {"type": "http.response.start", "status": 200, "headers": [(b"content-type", kind)]}
+
+
+START, PLAIN = head(b"text/event-stream"), head(b"text/plain")
 
 
 def body(data: bytes, more: bool = True) -> dict[str, Any]:
@@ -82,17 +86,17 @@ async def test_nothing_passes_a_stall_and_the_answer_is_open_until_the_reader_le
 
 
 @pytest.mark.anyio
-@pytest.mark.parametrize(("head", "run"), [(PLAIN, b"r"), (START, None)], ids=["no stream", "no run"])
-async def test_what_is_no_stream_or_of_no_run_passes_untouched(head: dict[str, Any], run: bytes | None) -> None:
+@pytest.mark.parametrize(("start", "run"), [(PLAIN, b"r"), (START, None)], ids=["no stream", "no run"])
+async def test_what_is_no_stream_or_of_no_run_passes_untouched(start: dict[str, Any], run: bytes | None) -> None:
     async def app(scope: Any, receive: Any, send: Any) -> None:
         assert await request.relay.cut("r") == 0
-        await send(head)
+        await send(start)
         assert (await request.relay.cut("r"), await request.relay.stall("r")) == (0, 0)
         await send(body(b"a", more=False))
 
     request = Request(app, run)
     await request.ask()
-    assert request.sent == [head, body(b"a", more=False)]
+    assert request.sent == [start, body(b"a", more=False)]
 
 
 @pytest.mark.anyio
