@@ -75,6 +75,11 @@ exit code:
 """
 
 
+# Options of `demo` that mean something without `--web` only, and with it only.
+_OF_THE_LAB: Final = ("requests", "delay", "json", "plot")
+_OF_THE_PAGE: Final = ("host", "port", "open")
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; `argv` is without the program's name. Answers the exit code.
 
@@ -82,10 +87,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     """
     parser = _parser()
     options = parser.parse_args(argv)
-    if options.command == "demo" and not options.web:
-        for name in ("host", "port", "open"):
-            if getattr(options, name) not in (None, False):
-                parser.error(f"--{name} is an option of `demo --web`")
+    if options.command == "demo":
+        for name in _OF_THE_LAB if options.web else _OF_THE_PAGE:
+            value = getattr(options, name)
+            if value is not None and value is not False:  # 0 is a value
+                parser.error(f"--{name} {'does not go with' if options.web else 'is an option of'} `demo --web`")
     if options.command is None:
         parser.print_help()
         return 0

@@ -67,6 +67,8 @@ def test_help_needs_no_library_of_the_demo() -> None:
         ["demo", "--open"],
         ["demo", "--resume", "--host", "localhost"],
         ["demo", "--web", "--resume"],
+        ["demo", "--web", "--json"],
+        ["demo", "--web", "--delay", "0"],
         ["demo", "--web", "--port", "-1"],
         ["demo", "--web", "--port", "65536"],
         ["demo", "--web", "--port", "²"],

@@ -15,6 +15,7 @@ import json
 import random
 import re
 import socket
+import threading
 import webbrowser
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
@@ -143,8 +144,8 @@ def serve_page(host: str, port: int, *, open_browser: bool = False) -> None:
 
         def started() -> None:
             print(f"{url}  (Ctrl-C ends it)", flush=True)
-            if open_browser:
-                webbrowser.open(url)
+            if open_browser:  # in a thread: a browser in the terminal would hold the server up until it is left
+                threading.Thread(target=webbrowser.open, args=(url,), daemon=True).start()
 
         # A stalled answer never ends by itself: an interrupt must not wait for it.
         config = uvicorn.Config(

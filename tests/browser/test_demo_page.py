@@ -6,6 +6,7 @@ import re
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
 from typing import Any
+from unittest.mock import patch
 
 import attrs
 import pytest
@@ -15,20 +16,35 @@ from tests.adapters.servers import Gate, serving
 from tests.browser.demo_page import press, shown, wait_for
 from tests.clients.browser import Browser, Page
 
-pytestmark = pytest.mark.usefixtures("at_once")
-
 FIRST, REST = ("Yes, ", "delete it. ", "<b>Three</b> &amp; "), ("things ", "come ", "first: ", "<img src=x onerror=x>")
 TEXT = "".join(FIRST + REST)
 
 
+class Stage:
+    """A server whose answers stand behind their first tokens until `gate` is opened."""
+
+    def __init__(self) -> None:
+        self.gate = Gate()
+        self.generated: list[str] = []  # the runs for which an answer was made
+        self.url = ""
+
+    async def tokens(self, run: str) -> AsyncIterator[str]:
+        self.generated.append(run)
+        gate = self.gate
+        for token in FIRST:
+            yield token
+        await gate
+        for token in REST:
+            yield token
+
+
 @attrs.define
 class Opened:
-    """A page whose answers stand behind their first tokens until `gate` is opened."""
+    """A page of a server."""
 
     page: Page
     gate: Gate
     generated: list[str]
-    """The runs for which an answer was made."""
 
     def start(self) -> None:
         press(self.page, "start")
@@ -39,33 +55,38 @@ class Opened:
             wait_for(self.page, f"of('{side}.answer') === {text!r}")
 
 
+@pytest.fixture(scope="module")
+def stage() -> Iterator[Stage]:
+    stage = Stage()
+    # Else a client that was cut would wait for longer.
+    with patch("streamguard.core.wire.sse._RETRY_MS", 10), serving(demo_page(stage.tokens)) as server:
+        stage.url = server.url
+        yield stage
+
+
 @contextmanager
-def opened(browser: Browser) -> Iterator[Opened]:
-    gate, generated = Gate(), []
+def opened(browser: Browser, stage: Stage) -> Iterator[Opened]:
+    stage.gate, stage.generated = Gate(), []
+    with browser.page(f"{stage.url}/") as page:
+        yield Opened(page, stage.gate, stage.generated)
+    stage.gate.open()
 
-    async def tokens(run: str) -> AsyncIterator[str]:
-        generated.append(run)
-        for token in FIRST:
-            yield token
-        await gate
-        for token in REST:
-            yield token
 
-    with serving(demo_page(tokens)) as server, browser.page(f"{server.url}/") as page:
-        yield Opened(page, gate, generated)
-        gate.open()
+@pytest.fixture
+def demo(browser: Browser, stage: Stage) -> Iterator[Opened]:
+    with opened(browser, stage) as demo:
+        yield demo
 
 
 def test_of_a_cut_answer_the_one_shows_a_finished_beginning_and_the_other_all_of_it_with_its_receipt(
-    browser: Browser,
+    demo: Opened,
 ) -> None:
-    with opened(browser) as demo:
-        demo.start()
-        press(demo.page, "cut")
-        wait_for(demo.page, "of('unguarded.state') === 'Finished'")
-        demo.gate.open()
-        wait_for(demo.page, "of('guarded.state') === 'Complete, verified'")
-        found = shown(demo.page)
+    demo.start()
+    press(demo.page, "cut")
+    wait_for(demo.page, "of('unguarded.state') === 'Finished'")
+    demo.gate.open()
+    wait_for(demo.page, "of('guarded.state') === 'Complete, verified'")
+    found = shown(demo.page)
     assert (found["unguarded.answer"], found["unguarded.lost-text"]) == ("".join(FIRST), "".join(REST))
     assert found["guarded.answer"] == TEXT
     receipt = re.fullmatch(r"COMPLETE, 8 frames, crc ([0-9a-f]{8}), 1 resume", found["guarded.receipt"])
@@ -82,21 +103,20 @@ def test_of_a_cut_answer_the_one_shows_a_finished_beginning_and_the_other_all_of
 
 
 def test_of_a_stalled_answer_the_one_waits_and_the_other_goes_on_elsewhere_and_a_second_start_is_a_new_run(
-    browser: Browser,
+    demo: Opened,
 ) -> None:
-    with opened(browser) as demo:
-        demo.start()
-        press(demo.page, "stall")
-        demo.gate.open()
-        wait_for(demo.page, "of('guarded.state') === 'Complete, verified'")
-        wait_for(demo.page, "of('unguarded.state').startsWith('Silent for ')")
-        stalled = shown(demo.page)
-        press(demo.page, "cut")
-        wait_for(demo.page, "of('unguarded.state') === 'Finished'")
-        ended = shown(demo.page)
-        press(demo.page, "start")
-        wait_for(demo.page, "of('guarded.receipt').startsWith('COMPLETE') && of('unguarded.state') === 'Finished'")
-        again = shown(demo.page)
+    demo.start()
+    press(demo.page, "stall")
+    demo.gate.open()
+    wait_for(demo.page, "of('guarded.state') === 'Complete, verified'")
+    wait_for(demo.page, "of('unguarded.state').startsWith('Silent for ')")
+    stalled = shown(demo.page)
+    press(demo.page, "cut")
+    wait_for(demo.page, "of('unguarded.state') === 'Finished'")
+    ended = shown(demo.page)
+    press(demo.page, "start")
+    wait_for(demo.page, "of('guarded.receipt').startsWith('COMPLETE') && of('unguarded.state') === 'Finished'")
+    again = shown(demo.page)
     assert (stalled["unguarded.answer"], stalled["guarded.answer"]) == ("".join(FIRST), TEXT)
     assert stalled["unguarded.lost-name"] == "It waits for this, with no end in sight"
     assert ended["unguarded.lost-name"] == "Never came, and this reader was not told"
@@ -107,30 +127,29 @@ def test_of_a_stalled_answer_the_one_waits_and_the_other_goes_on_elsewhere_and_a
 
 FOCUS = """() => {
   const has = document.activeElement;
-  return [has.id || has.textContent.trim(), getComputedStyle(has).outlineStyle, has.ariaDisabled];
+  return [has.id || has.textContent.trim(), getComputedStyle(has).outlineStyle, has.getAttribute("aria-disabled")];
 }"""
 
 
-def test_it_is_used_by_keyboard_alone_and_what_is_off_keeps_the_focus(browser: Browser) -> None:
+def test_it_is_used_by_keyboard_alone_and_what_is_off_keeps_the_focus(demo: Opened) -> None:
     def focus(*keys: str) -> Any:
         for key in keys:
             demo.page.press(key)
         return demo.page.evaluate(FOCUS)
 
-    with opened(browser) as demo:
-        assert focus("Tab") == ["start", "solid", None]
-        assert focus("Tab", "Enter") == ["cut", "solid", "true"]
-        assert shown(demo.page)["events"] == []
-        assert focus("Shift+Tab", "Enter") == ["start", "solid", None]
-        demo.wait_for_both("".join(FIRST))
-        assert focus("Tab") == ["cut", "solid", "false"]
-        assert focus("Space") == ["cut", "solid", "false"]
-        demo.gate.open()
-        wait_for(demo.page, "of('guarded.state') === 'Complete, verified'")
-        assert focus() == ["cut", "solid", "true"]
-        assert focus("Tab")[0] == "stall"
-        assert focus("Tab", "Enter")[0] == "How it is read"
-        found = shown(demo.page)
+    assert focus("Tab") == ["start", "solid", None]
+    assert focus("Tab", "Enter") == ["cut", "solid", "true"]
+    assert shown(demo.page)["events"] == []
+    assert focus("Shift+Tab", "Enter") == ["start", "solid", None]
+    demo.wait_for_both("".join(FIRST))
+    assert focus("Tab") == ["cut", "solid", "false"]
+    assert focus("Space") == ["cut", "solid", "false"]
+    demo.gate.open()
+    wait_for(demo.page, "of('guarded.state') === 'Complete, verified'")
+    assert focus() == ["cut", "solid", "true"]
+    assert focus("Tab")[0] == "stall"
+    assert focus("Tab", "Enter")[0] == "How it is read"
+    found = shown(demo.page)
     assert found["unguarded.state"] == "Finished"
     assert "await fetch(url, options)" in found["unguarded.code"]
     assert found["guarded.code"] is None  # still shut
@@ -168,9 +187,9 @@ MOVES = "() => document.getAnimations().length > 0"
 
 
 @pytest.fixture(scope="module")
-def finished(browser: Browser) -> Iterator[Page]:
+def finished(browser: Browser, stage: Stage) -> Iterator[Page]:
     """A page of 320 pixels whose answer was cut, and is there."""
-    with opened(browser) as demo:
+    with opened(browser, stage) as demo:
         demo.page.size(320, 568)
         demo.start()
         moving = []

@@ -31,8 +31,8 @@ async function readGuarded(url, options, show) {
 }
 
 const QUIET_MS = 1000; // without a word, after which a side says for how long
-const LIMITS = { livenessMs: 1500 }; // the server gives a sign of life every 400 ms
-const RESUME = { maxWaitMs: 800 }; // servers ask for two seconds: a crowd would need them
+const LIMITS = { livenessMs: 1200 }; // the server gives a sign of life every 400 ms
+const RESUME = { baseMs: 100, maxWaitMs: 800 }; // servers ask for two seconds: a crowd would need them
 
 const place = (id) => document.getElementById(id);
 const number = new Intl.NumberFormat("en");
@@ -63,7 +63,7 @@ class Side {
     this.text = "";
     this.#since = performance.now();
     this.part("answer").textContent = "";
-    this.part("answer").ariaBusy = "true";
+    this.part("answer").setAttribute("aria-busy", "true");
     this.part("received").textContent = "nothing yet";
     this.say("reading", "Streaming");
   }
@@ -76,9 +76,14 @@ class Side {
     this.say("reading", "Streaming");
   }
 
+  comesBack() {
+    this.#since = performance.now();
+    this.say("waiting", "Coming back");
+  }
+
   end(state, words) {
     this.#since = null;
-    this.part("answer").ariaBusy = "false";
+    this.part("answer").setAttribute("aria-busy", "false");
     this.say(state, words);
   }
 
@@ -176,7 +181,7 @@ class Run {
   }
 
   #resuming() {
-    guarded.say("waiting", "Coming back");
+    guarded.comesBack();
     this.note(`Guarded: asks again, for what is behind frame ${this.#frames}.`);
   }
 
@@ -205,8 +210,12 @@ class Run {
   async fault(action, words) {
     this.note(words);
     const query = new URLSearchParams({ run: this.id, do: action });
-    const answer = await fetch(`/fault?${query}`, { method: "POST" });
-    const { streams } = await answer.json();
+    let streams = 0;
+    try {
+      ({ streams } = await (await fetch(`/fault?${query}`, { method: "POST" })).json());
+    } catch {
+      // The server is gone, and with it every connection.
+    }
     if (this.#isNow() && !streams) this.note("No connection was open just then.");
   }
 
@@ -231,12 +240,12 @@ class Run {
 /** Buttons that have nothing to do keep the focus that they may have, and say that they are off. */
 function enable() {
   const isOff = String(!(unguarded.reads || guarded.reads));
-  for (const id of ["cut", "stall"]) place(id).ariaDisabled = isOff;
+  for (const id of ["cut", "stall"]) place(id).setAttribute("aria-disabled", isOff);
 }
 
 function onPress(id, act) {
   place(id).addEventListener("click", () => {
-    if (place(id).ariaDisabled !== "true") act();
+    if (place(id).getAttribute("aria-disabled") !== "true") act();
   });
 }
 
