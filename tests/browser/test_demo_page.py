@@ -107,6 +107,7 @@ def test_of_a_stalled_answer_the_one_waits_and_the_other_goes_on_elsewhere_and_a
 ) -> None:
     demo.start()
     press(demo.page, "stall")
+    wait_for(demo.page, "performance.getEntriesByType('resource').some(({ name }) => name.includes('do=stall'))")
     demo.gate.open()
     wait_for(demo.page, "of('guarded.state') === 'Complete, verified'")
     wait_for(demo.page, "of('unguarded.state').startsWith('Silent for ')")
@@ -144,13 +145,13 @@ def test_it_is_used_by_keyboard_alone_and_what_is_off_keeps_the_focus(demo: Open
     demo.wait_for_both("".join(FIRST))
     assert focus("Tab") == ["cut", "solid", "false"]
     assert focus("Space") == ["cut", "solid", "false"]
+    wait_for(demo.page, "of('unguarded.state') === 'Finished'")
     demo.gate.open()
     wait_for(demo.page, "of('guarded.state') === 'Complete, verified'")
     assert focus() == ["cut", "solid", "true"]
     assert focus("Tab")[0] == "stall"
     assert focus("Tab", "Enter")[0] == "How it is read"
     found = shown(demo.page)
-    assert found["unguarded.state"] == "Finished"
     assert "await fetch(url, options)" in found["unguarded.code"]
     assert found["guarded.code"] is None  # still shut
 
@@ -198,6 +199,7 @@ def finished(browser: Browser, stage: Stage) -> Iterator[Page]:
             moving.append(demo.page.evaluate(MOVES))
         assert moving == [True, False]  # only here, while it streams, is there anything that moves
         press(demo.page, "cut")
+        wait_for(demo.page, "of('unguarded.state') === 'Finished'")
         demo.gate.open()
         wait_for(demo.page, "of('guarded.state') === 'Complete, verified'")
         demo.page.evaluate(AS, "whole")
@@ -218,11 +220,11 @@ def test_in_both_schemes_each_text_stands_out_in_every_state(finished: Page) -> 
     assert {pair: value for pair, value in contrasts.items() if value < 4.5} == {}
 
 
-def test_a_phone_scrolls_in_one_direction_and_no_focus_lies_under_the_buttons(finished: Page) -> None:
+def test_a_phone_scrolls_in_one_direction_and_nothing_is_scrolled_to_under_the_buttons(finished: Page) -> None:
     found = finished.evaluate("""() => {
       const sizes = [...document.querySelectorAll("button")].map((button) => button.getBoundingClientRect());
       const last = [...document.querySelectorAll("summary")].pop();
-      last.focus();
+      last.scrollIntoView({ block: "end" });
       const rights = [...document.querySelectorAll("main *")].map((place) => place.getBoundingClientRect().right);
       return {
         wide: [document.documentElement.scrollWidth, ...rights].filter((right) => Math.floor(right) > 320),

@@ -171,8 +171,8 @@ def is_whole_once(seen: Seen) -> bool:
 
 
 @proof(
-    claim="Cut at every byte of every carrier by a fault proxy, no answer is whole to the JavaScript client, in Chromium "
-    "or Node, that is not to the Python client; what Chromium's own EventSource reads is resumed, and ends once.",
+    claim="Cut at every byte of every carrier by a fault proxy, no answer is whole to the JavaScript client, in "
+    "Chromium or Node, that is not to the Python client; what Chromium's EventSource reads is resumed and ends once.",
     minutes=12,
 )
 def browser_faults(run: Run) -> Result:
@@ -197,8 +197,8 @@ def browser_faults(run: Run) -> Result:
         ],
         notes=[
             f"Ways to cut: {', '.join(FAULTS)}. Each place is tried by the Python client, in Node and in Chromium.",
-            "An answer that is cut behind its terminal is whole. In JavaScript a body that breaks loses what nobody has "
-            "taken yet, by the Streams standard: such an answer may be TRUNCATED there, and is asked for again.",
+            "An answer that is cut behind its terminal is whole. In JavaScript a body that breaks loses what nobody "
+            "has taken yet, by the Streams standard: such an answer may be TRUNCATED there, and is asked for again.",
         ],
         packages=["uvicorn", "starlette", "httpx"],
     )  # fmt: skip
