@@ -5,14 +5,17 @@
 
 from __future__ import annotations
 
+import re
 import sys
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any, Final
 
+import anyio
 from PIL import Image  # which matplotlib brings
 
-from streamguard.demo.web import demo_page
-from tests.adapters.servers import serving
+from streamguard.demo.web import TEXT, demo_page
+from tests.adapters.servers import Gate, serving
 from tests.clients.browser import Page, chromium
 from tests.modules import ROOT
 
@@ -20,6 +23,7 @@ __all__ = ["draw", "press", "shown", "wait_for"]
 
 PICTURE: Final = ROOT / "docs" / "demo-page.png"
 _WIDTH, _HEIGHT = 1040, 760
+_STANDS = "terabytes. "  # its last word before the cut, behind which it reads as finished
 _COLOURS = 96  # of the picture: the grounds, and the edges of letters
 
 
@@ -56,21 +60,32 @@ def wait_for(page: Page, condition: str) -> None:
     )
 
 
-def draw(page: Page, path: Path, *, after: int = 160) -> None:
-    """A picture of an answer that was cut behind so many characters."""
+def draw(page: Page, gate: Gate, path: Path) -> None:
+    """A picture of an answer that was cut where it stood, before `gate`."""
     page.size(_WIDTH, _HEIGHT)
     press(page, "start")
-    wait_for(page, f'of("guarded.answer").length > {after} && of("guarded.answer").trimEnd().endsWith(".")')
+    for side in ("unguarded", "guarded"):
+        wait_for(page, f'of("{side}.answer").endsWith({_STANDS!r})')
     press(page, "cut")
-    wait_for(page, 'of("guarded.state").startsWith("Complete") && of("unguarded.state") === "Finished"')
-    page.evaluate("() => document.activeElement.blur()")
+    wait_for(page, 'of("unguarded.state") === "Finished"')
+    gate.open()
+    wait_for(page, 'of("guarded.state") === "Complete, verified"')
     page.picture(path)
     Image.open(path).quantize(_COLOURS).save(path, optimize=True)
 
 
 def main() -> int:
-    with chromium() as browser, serving(demo_page()) as server, browser.page(f"{server.url}/") as page:
-        draw(page, PICTURE)
+    gate = Gate()
+
+    async def tokens(run: str) -> AsyncIterator[str]:
+        for token in re.findall(r"\S+\s*", TEXT):
+            yield token
+            await anyio.sleep(0.03)
+            if token == _STANDS:
+                await gate
+
+    with chromium() as browser, serving(demo_page(tokens)) as server, browser.page(f"{server.url}/") as page:
+        draw(page, gate, PICTURE)
     print(f"{PICTURE.relative_to(ROOT)}: {PICTURE.stat().st_size / 1000:.0f} kB")
     return 0
 
