@@ -46,7 +46,7 @@ GAP: Final = 0.09  # mean seconds between tokens: as fast as one reads, and time
 _GAP_SIGMA: Final = 0.5
 _HEARTBEAT: Final = 0.4  # a third of what the page's client waits for a byte: it shows a stall in seconds
 
-# Each sentence up to the fifth reads as the end of an answer, and the last turns it round.
+# Up to the third full stop each reads as the end of an answer, and what comes last turns it round.
 TEXT: Final = (
     "Yes, you can delete the old bucket. Every object was copied on Monday, the checksums agree, and nothing has read "
     "from it since. Deleting it takes a minute and saves the cost of two terabytes. Three things come first. The "
