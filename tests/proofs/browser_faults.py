@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any, Final
 from unittest.mock import patch
@@ -63,6 +64,15 @@ class Cuts:
     other: list[str] = attrs.field(factory=list)
     """Every other difference: where, what Python says, and what who says."""
 
+    def note(self, where: str, right: str, others: dict[str, str]) -> None:
+        self.tried += 1
+        self.whole += right == "complete"
+        for name, said in others.items():
+            if (right, said) == ("complete", "truncated"):
+                self.dropped += 1
+            elif said != right:
+                self.other.append(f"{where}: {right}, to {name} {said}")
+
 
 def _closing(app: Any) -> Any:
     """An application whose connections serve one request each, so that each has a plan of its own."""
@@ -110,21 +120,14 @@ def cuts_of(browser: Browser, wire: str, step: int = 1) -> Cuts:
     def judge(home: str) -> None:
         nonlocal plan
         url = f"{home}/tokens"
-        with _readers(browser, f"{home}/page") as readers:
-            for read in readers.values():
-                assert read(url) == _by_python(url) == "complete"  # and the page has its scripts from now on
+        with _readers(browser, f"{home}/page") as readers, ThreadPoolExecutor() as threads:
+            reads = [_by_python, *readers.values()]
+            assert {read(url) for read in reads} == {"complete"}  # and the page has its scripts from now on
             for how, fault in FAULTS.items():
                 for at in range(0, _size(server, fault), step):
                     plan = attrs.evolve(fault, cut_at=at)
-                    right = _by_python(url)
-                    found.tried += 1
-                    found.whole += right == "complete"
-                    for name, read in readers.items():
-                        said = read(url)
-                        if (right, said) == ("complete", "truncated"):
-                            found.dropped += 1
-                        elif said != right:
-                            found.other.append(f"{wire}, {how}, byte {at}: {right}, to {name} {said}")
+                    right, *others = threads.map(lambda read: read(url), reads)
+                    found.note(f"{wire}, {how}, byte {at}", right, dict(zip(readers, others, strict=True)))
             plan = Plan()
 
     with serving(front) as server:
