@@ -59,8 +59,7 @@ class Cuts:
     whole: int = 0
     """Those that the Python client calls complete: cut behind the terminal frame."""
     dropped: int = 0
-    """How often a reader in JavaScript was cut there: the Streams standard drops what nobody had taken yet of a body
-    that breaks."""
+    """How often a reader in JavaScript was cut there: a stream that breaks drops what nobody has taken yet of it."""
     other: list[str] = attrs.field(factory=list)
     """Every other difference: where, what Python says, and what who says."""
 
@@ -176,7 +175,7 @@ def is_whole_once(seen: Seen) -> bool:
 @proof(
     claim="Cut at every byte of every carrier by a fault proxy, no answer is whole to the JavaScript client, in "
     "Chromium or Node, that is not to the Python client; what Chromium's EventSource reads is resumed and ends once.",
-    minutes=12,
+    minutes=15,
 )
 def browser_faults(run: Run) -> Result:
     rows, other = [], 0
@@ -200,8 +199,8 @@ def browser_faults(run: Run) -> Result:
         ],
         notes=[
             f"Ways to cut: {', '.join(FAULTS)}. Each place is tried by the Python client, in Node and in Chromium.",
-            "An answer that is cut behind its terminal is whole. In JavaScript a body that breaks loses what nobody "
-            "has taken yet, by the Streams standard: such an answer may be TRUNCATED there, and is asked for again.",
+            "An answer that is cut behind its terminal is whole. In Chromium a body that breaks loses what nobody has "
+            "taken yet, which Streams allow: such an answer is TRUNCATED there, and its end is asked for again.",
         ],
         packages=["uvicorn", "starlette", "httpx"],
     )  # fmt: skip
