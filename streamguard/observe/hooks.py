@@ -9,7 +9,8 @@ instant disconnect included. An `Observer` is told of what happens on the way to
 
     @guarded(observe=Watch())
 
-* An event is a frozen fact. It never holds content, nor an id that grants access to a stream.
+* An event is a frozen fact without content. It names a stream by what the log names it by, which grants nobody access;
+  only the Outcome in `Closed` has a whole cursor, and what a failure's message says: keep those out of logs.
 * A hook that raises harms no stream: it is logged, once. Hooks are plain functions, called where the event happens, on
   the event loop of the stream or on its thread; they must not block.
 * No token calls a hook. `frames` tells how many came since it was called last, at the wakes of the stream's clock and

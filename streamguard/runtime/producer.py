@@ -255,6 +255,7 @@ class Producer:
         self.seen = seen_by(observers, stage, timing.clock, labels)
         if observers is not None:
             self.sink.time_appends()
+            self.seen.own = self._own
             self.seen.latency = lambda: self.sink.latency
             self.seen.missing = lambda: max(0, encoder.cursor.seq - self.sink.tail.seq)
         told: OnEnd | None = None if on_end is None else lambda outcome: on_end(self._own(outcome))

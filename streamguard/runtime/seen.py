@@ -47,11 +47,12 @@ NO_LABELS: Final = RequestLabels()
 
 
 class Unseen:
-    """Of a stream that nobody observes. `latency` answers how long the newest append to a log took, `missing` how many
-    frames no log has."""
+    """Of a stream that nobody observes. Of one in a log `latency` answers how long the newest append took, `missing`
+    how many frames the log does not have, and `own` makes an Outcome that of this process's part."""
 
     latency: Callable[[], float | None]
     missing: Callable[[], int]
+    own: Callable[[Outcome], Outcome]
 
     def opened(self) -> None:
         """It begins."""
@@ -106,6 +107,7 @@ class Seen(Unseen):
         cursor = stage.cursor
         self.latency = lambda: None
         self.missing = lambda: 0
+        self.own = lambda outcome: outcome
         self._tell: Callable[[Any], None] = observers.tell
         self._stage = stage
         self._inner: Any = getattr(stage, "inner", stage)
@@ -192,7 +194,7 @@ class Seen(Unseen):
 
     def closed(self, outcome: Outcome, *, aborted: bool) -> None:
         now, stream = self._clock(), self.stream
-        outcome = self._parted(outcome) if stream.part == "reader" else outcome
+        outcome = self._parted(outcome) if stream.part == "reader" else self.own(outcome)
         self._count(now)
         if outcome.abandoned and not self._abandoned:
             self.source_closed(now, abandoned=True)

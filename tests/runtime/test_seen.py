@@ -223,6 +223,19 @@ async def test_a_producer_tells_as_its_own_part_and_how_long_appends_take() -> N
     assert (closed.lost, closed.outcome.frames) == (0, 3)
 
 
+async def test_a_stream_that_is_let_go_of_says_so() -> None:
+    noted = Noted()
+    log = MemoryLog(clock=anyio.current_time)
+
+    def told_to_go() -> None:
+        producer.shut_down()
+
+    producer = await make_producer(log, Script("a", told_to_go, 9.0), observers=observers_of(noted))
+    await producer.run()
+    closed = noted.one(Closed)
+    assert (closed.outcome.status, closed.outcome.let_go, closed.lost, closed.whole) == ("shutdown", True, 0, False)
+
+
 async def test_what_no_log_took_is_lost() -> None:
     noted = Noted()
     log = MemoryLog(clock=anyio.current_time)
