@@ -20,7 +20,7 @@ from streamguard.runtime.timing import Timing
 from tests.adapters.asgi_apps import tokens
 
 KNOWN = (
-    "known: flush, dialect, wire, timing, buffer, abort, http10, unsealed, on_end, limits, compress, token_flush, "
+    "known: flush, dialect, wire, timing, buffer, abort, http10, unsealed, on_end, observe, limits, compress, token_flush, "
     "window"
 )
 DIALECTS = (
