@@ -45,6 +45,7 @@ from streamguard.adapters.django_responses import (
     on_thread,
     response_of,
     scope_of,
+    thread_dress,
 )
 from streamguard.adapters.endpoints import RootedSeal, require_path
 from streamguard.adapters.logged import LoggedAnswer, register_resumer
@@ -77,10 +78,11 @@ def guarded(view: View | None = None, /, **named: Unpack[Options]) -> Any:
         @guarded
         @guarded(dialect="openai", flush=EveryTokens(8))
 
-    A response that the view returns passes. A view with a plain `yield` runs on a thread of its own.
+    A response that the view returns passes. A view with a plain `yield` runs on a thread of its own, under WSGI unless
+    `own_thread=False`.
     """
     options = AnswerOptions.of(None, named)
-    ways = Guarding(options, on_thread), Guarding(options, on_loop)
+    ways = Guarding(options, thread_dress(options)), Guarding(options, on_loop)
     return functools.partial(_wrapped, ways) if view is None else _wrapped(ways, view)
 
 

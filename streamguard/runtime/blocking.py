@@ -2,7 +2,8 @@
 
 For servers that call an application on a thread and take its body as an iterator (WSGI). The pipeline and the clock are
 the thread's that iterates: it waits for the next item, and no longer than until something is due, a sign of life or a
-flush say. The source has a thread of its own, because one that blocks would stop the clock too.
+flush say. The source has a thread of its own, because one that blocks would stop the clock too; one that is stepped
+inline does, and what is due then is done once it comes back.
 
     driver = BlockingDriver(source, stage, timing)
     driver.peek()                  # before the headers: an early failure can still become a status
@@ -50,11 +51,15 @@ class BodyAborted(BrokenPipeError):
         super().__init__(errno.EPIPE, "the answer did not complete: its connection is cut")
 
 
+def _stalled(stall: float) -> Why:
+    return Why("stalled", Failure("stalled", f"the source was silent for {stall:g} s", True))
+
+
 class BlockingDriver:
     """Drives one stream, once. `abort`: whether it raises behind a terminal other than `complete`.
 
     `gone` answers whether the reader has left, None where that cannot be seen; `trailer` makes what a clean end puts
-    behind the body; `aborted` what is raised. `on_first` is called with the source's first item; it must not raise.
+    behind the body; `aborted` what is raised; `cut` cuts the connection, from another thread, where it can be reached. `on_first` is called with the source's first item; it must not raise.
     """
 
     def __init__(
@@ -67,6 +72,7 @@ class BlockingDriver:
         aborted: Callable[[], BaseException] = BodyAborted,
         drain: Drain | None = None,
         gone: Callable[[], bool] | None = None,
+        cut: Callable[[], None] | None = None,
         trailer: Callable[[], bytes] = bytes,
         on_end: OnEnd | None = None,
         on_first: Callable[[Item], None] | None = None,
@@ -81,6 +87,7 @@ class BlockingDriver:
         self._aborted = aborted
         self._drain = drain or Drain()
         self._gone = gone
+        self._cut = cut
         self._trailer = trailer
         self._on_end = on_end
         self._on_first = on_first
@@ -91,7 +98,8 @@ class BlockingDriver:
         self._begun = self._whole = self._over = False
         self._held: list[Item] = []  # the first item, where the headers waited for it
         self._started = self._wrote = self._clock()
-        self._parked = self._ticked = -_NEVER
+        self._parked = _NEVER  # since when the source is waited for; never, while it is not
+        self._ticked = -_NEVER
         self._first_item: float | None = None
         self._first_byte: float | None = None
         self._name = stage.cursor.sid[:8] + (f" (request {request_id[:64]})" if request_id else "")
@@ -101,6 +109,19 @@ class BlockingDriver:
         """End the stream as `cancelled`, unless it has ended. From any thread."""
         self._told = Why("cancelled", failure or Failure("cancelled", "the stream was cancelled"))
         self._source.interrupt()
+
+    def overdue(self) -> None:
+        """Asked now and then, on another thread, where the source is stepped on the one that iterates: one that holds it
+        beyond a limit leaves nobody to write a terminal, so that the reader is told by a cut connection."""
+        stall, silent = self._timing.stall, self._clock() - self._parked
+        if self._told is not None:
+            return
+        if stall is not None and silent >= stall:
+            self._told = _stalled(stall)
+        elif silent >= LOOK and self._drain.over:
+            self._told = SHUTDOWN
+        if self._told is not None and self._cut is not None:
+            self._cut()
 
     def peek(self) -> None:
         """Wait for the first item, for as long as headers may wait. Raises what the source raised before it."""
@@ -151,6 +172,7 @@ class BlockingDriver:
             self._wrote = self._first_byte = self._clock()
             self._open()
             last = b"" if self._why is not None else (yield from self._items())
+            self._parked = _NEVER
             if self._why is not GONE:
                 yield last + self._terminal()
             self._whole = True
@@ -215,6 +237,7 @@ class BlockingDriver:
                     return out
             if out:
                 self._wrote = now
+                self._parked = _NEVER
                 yield out
                 now = clock()  # the write may have waited, and that is not the source's silence
                 self._wrote = now
@@ -251,7 +274,7 @@ class BlockingDriver:
         """What the source's silence is to be answered with."""
         stall, heartbeat = self._timing.stall, self._timing.heartbeat
         if stall is not None and now - self._parked >= stall:
-            self._why = Why("stalled", Failure("stalled", f"the source was silent for {stall:g} s", True))
+            self._why = _stalled(stall)
             return b""
         try:
             self._ticked = now

@@ -1,7 +1,7 @@
 """What a stream costs where applications run on threads, and Django: a guarded view beside a bare one.
 
 As `served`, whose readers and counts these are: the bare view sends as many bytes a token as the guarded one, one part
-a token, and does nothing else. The model is a generator that sleeps; on gunicorn each stream has one thread of the
+a token, and does nothing else. `inline` is guarded with `own_thread=False`: the generator has no thread of its own. The model is a generator that sleeps; on gunicorn each stream has one thread of the
 server's, and there are fewer of them than there are of tasks.
 """
 
@@ -79,6 +79,10 @@ def _wsgi_guarded(environ: Any, start_response: Any) -> Any:
     return WsgiResponse(paced(environ["PATH_INFO"]))(environ, start_response)
 
 
+def _wsgi_inline(environ: Any, start_response: Any) -> Any:
+    return WsgiResponse(paced(environ["PATH_INFO"]), own_thread=False)(environ, start_response)
+
+
 # ---- Flask ----------------------------------------------------------------------------------------
 
 
@@ -98,6 +102,11 @@ def _flask_guarded() -> Any:
     return paced(flask.request.path)
 
 
+@flask_guarded(own_thread=False)
+def _flask_inline() -> Any:
+    return paced(flask.request.path)
+
+
 # ---- Django ---------------------------------------------------------------------------------------
 
 
@@ -107,6 +116,10 @@ def _django_bare(request: Any) -> Any:
 
 def _django_guarded(request: Any) -> Any:
     return DjangoResponse(request, paced(request.path))
+
+
+def _django_inline(request: Any) -> Any:
+    return DjangoResponse(request, paced(request.path), own_thread=False)
 
 
 async def _django_async_bare(request: Any) -> Any:
@@ -152,10 +165,13 @@ def _django_asgi(view: Callable[..., Any]) -> Any:
 _MADE: Final[dict[tuple[str, str], Callable[[], Any]]] = {
     ("wsgi", "bare"): lambda: _answering(_wsgi_bare),
     ("wsgi", "guarded"): lambda: _answering(_wsgi_guarded),
+    ("wsgi", "inline"): lambda: _answering(_wsgi_inline),
     ("flask", "bare"): lambda: _answering(_flask(_flask_bare)),
     ("flask", "guarded"): lambda: _answering(_flask(_flask_guarded)),
+    ("flask", "inline"): lambda: _answering(_flask(_flask_inline)),
     ("django", "bare"): lambda: _answering(_django_wsgi(_django_bare)),
     ("django", "guarded"): lambda: _answering(_django_wsgi(_django_guarded)),
+    ("django", "inline"): lambda: _answering(_django_wsgi(_django_inline)),
     ("django-asgi", "bare"): lambda: _django_asgi(_django_async_bare),
     ("django-asgi", "guarded"): lambda: _django_asgi(_django_async_guarded),
 }

@@ -338,3 +338,54 @@ def test_times_of_the_outcome_are_those_of_its_clock_and_the_first_item_is_shown
     assert shown == ["one"]
     assert (outcome.request_id, outcome.items, outcome.delivered) == ("r-1", 2, "unknown")
     assert (outcome.started, outcome.first_byte, outcome.first_item, outcome.ended) == (100.0, 100.0, 102.0, 103.0)
+
+
+# ---- a source that is stepped by the thread that iterates ------------------------------------------
+
+
+def held(seconds: float, **options: Any) -> tuple[Play, list[float]]:
+    """A stream whose source holds the thread for so long, asked four times a second whether that is too long; and when
+    its connection was cut."""
+    cuts: list[float] = []
+    play = played(cut=lambda: cuts.append(play.source.now.time - 100.0), **options)
+
+    def hold() -> None:
+        for _ in range(int(seconds / LOOK)):
+            play.source.now.time += LOOK
+            play.driver.overdue()
+
+    play.source.script = ["one", hold, "two"]
+    return play.serve(), cuts
+
+
+def test_a_source_that_holds_the_thread_beyond_the_limit_is_told_of_by_a_cut_connection() -> None:
+    play, cuts = held(60.0, stall=30.0)
+    assert cuts == [30.0]
+    assert (play.status, play.verifier.status) == ("stalled", "stalled")  # where the cut did not reach it
+
+
+@pytest.mark.parametrize("limits", [{"stall": 30.0}, {}], ids=["in time", "without a limit"])
+def test_one_that_comes_back_in_time_is_not(limits: Any) -> None:
+    play, cuts = held(29.0, **limits)
+    assert (cuts, play.status) == ([], "complete")
+
+
+def test_one_that_outlasts_a_drain_is_told_of_so_too() -> None:
+    drain = Drain()
+    drain.begin(0.0)
+    play, cuts = held(1.0, drain=drain)
+    assert (cuts, play.status) == ([LOOK], "shutdown")
+    quick = played(drain=drain, cut=lambda: pytest.fail("it was cut"))  # it is told in band, between two tokens
+    quick.source.script = [part for _ in range(10) for part in ("token ", quick.driver.overdue, 0.1)]
+    assert quick.serve().verifier.status == "shutdown"
+
+
+def test_a_write_that_waits_is_not_the_source_that_does() -> None:
+    now = Now()
+    play = played("one", "two", now=now, stall=30.0, cut=lambda: pytest.fail("it was cut"))
+
+    def write(number: int) -> None:
+        now.time += 60.0
+        play.driver.overdue()
+
+    assert play.serve(write=write).status == "complete"
