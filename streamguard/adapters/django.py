@@ -48,7 +48,7 @@ from streamguard.adapters.django_responses import (
     thread_dress,
 )
 from streamguard.adapters.endpoints import RootedSeal, require_path
-from streamguard.adapters.logged import LoggedAnswer, register_resumer
+from streamguard.adapters.logged import LoggedAnswer, logged_endpoint
 from streamguard.adapters.loop_bridge import SEND, LoopBridge, LoopHead, answered
 from streamguard.adapters.options import AnswerOptions, Options, StreamNames, StreamOptions, no_endpoint
 from streamguard.adapters.pool import is_function
@@ -157,14 +157,10 @@ class StreamGuard(ThreadGuard):
 
         A view that returns its source is called only for a request that starts a stream.
         """
-        stream, options = StreamOptions.split(named)
+        def wrap(view: View, both: Any) -> View:
+            return _wrapped((Logging(self, both, on_thread), Logging(self, both, on_loop)), view)
 
-        def wrap(function: View) -> View:
-            # Now: a process is asked for another's stream before it has one of its own.
-            both = register_resumer(self, stream, options, function), options
-            return _wrapped((Logging(self, both, on_thread), Logging(self, both, on_loop)), function)
-
-        return wrap if view is None else wrap(view)
+        return logged_endpoint(self, view, named, wrap)
 
     def response(
         self,

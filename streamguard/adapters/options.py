@@ -217,8 +217,8 @@ class StreamOptions:
 
     @classmethod
     def split(cls, named: StreamNames) -> tuple[StreamOptions, AnswerOptions]:
-        """Both kinds of options, by name. Raises TypeError for a name that is none, ValueError for what a stream in a log
-        cannot have."""
+        """Both kinds of options, by name. Raises TypeError for a name that is none, ValueError for what a stream in a
+        log cannot have."""
         given: dict[str, Any] = {**named}
         names = tuple(field.name for field in attrs.fields(cls))
         for name in given:

@@ -59,7 +59,8 @@ class BlockingDriver:
     """Drives one stream, once. `abort`: whether it raises behind a terminal other than `complete`.
 
     `gone` answers whether the reader has left, None where that cannot be seen; `trailer` makes what a clean end puts
-    behind the body; `aborted` what is raised; `cut` cuts the connection, from another thread, where it can be reached. `on_first` is called with the source's first item; it must not raise.
+    behind the body; `aborted` what is raised; `cut` cuts the connection, from another thread, where it can be reached.
+    `on_first` is called with the source's first item; it must not raise.
     """
 
     def __init__(
@@ -111,8 +112,8 @@ class BlockingDriver:
         self._source.interrupt()
 
     def overdue(self) -> None:
-        """Asked now and then, on another thread, where the source is stepped on the one that iterates: one that holds it
-        beyond a limit leaves nobody to write a terminal, so that the reader is told by a cut connection."""
+        """Asked now and then, on another thread, where the source is stepped on the one that iterates: one that holds
+        it beyond a limit leaves nobody to write a terminal, so that the reader is told by a cut connection."""
         stall, silent = self._timing.stall, self._clock() - self._parked
         if self._told is not None:
             return

@@ -1,8 +1,9 @@
 """What a stream costs where applications run on threads, and Django: a guarded view beside a bare one.
 
 As `served`, whose readers and counts these are: the bare view sends as many bytes a token as the guarded one, one part
-a token, and does nothing else. `inline` is guarded with `own_thread=False`: the generator has no thread of its own. The model is a generator that sleeps; on gunicorn each stream has one thread of the
-server's, and there are fewer of them than there are of tasks.
+a token, and does nothing else. The model is a generator that sleeps; on gunicorn each stream has one
+thread of the server's, and there are fewer of them than there are of tasks. `inline` is guarded with
+`own_thread=False`: there the generator has no thread of its own.
 """
 
 from __future__ import annotations
