@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 
@@ -23,3 +24,14 @@ def test_nothing_is_loaded_before_it_is_asked_for() -> None:
     code = "import sys, streamguard.testing; print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True, capture_output=True, text=True)
     assert [name for name in done.stdout.split() if name.startswith("streamguard.testing.")] == []
+
+
+def test_without_httpx_the_error_names_the_line_that_installs_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("adapter_contract", "adapter_case"):
+        monkeypatch.delitem(sys.modules, f"streamguard.testing.{name}", raising=False)
+    monkeypatch.setitem(sys.modules, "httpx", None)
+    with pytest.raises(ImportError, match=re.escape('check_adapter needs httpx: pip install "streamguard-io[httpx]"')):
+        streamguard.testing.check_adapter  # noqa: B018
+    monkeypatch.setitem(sys.modules, "streamguard.testing.adapter_case", None)
+    with pytest.raises(ModuleNotFoundError):  # another that is missing is not blamed on it
+        streamguard.testing.check_adapter  # noqa: B018
