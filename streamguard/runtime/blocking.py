@@ -203,7 +203,8 @@ class BlockingDriver:
         push, held, following, timed = stage.push, self._held, source.next, stage.timed
         # What is due is looked at exactly once the source was silent for a while; None: as long as the clock lets it.
         least = min(self._timing.heartbeat or _NEVER, self._timing.stall or _NEVER)
-        pause = step = None if least > 2 * LOOK else min(LOOK, least)
+        every = min(LOOK, least)
+        pause = step = None if least > 2 * LOOK else every
         looked = self._parked = clock()
         while True:
             try:
@@ -232,10 +233,11 @@ class BlockingDriver:
                 self._first_item = now
                 if self._on_first is not None:
                     self._on_first(item)
-            if self._told is not None or now - looked > LOOK:
+            if self._told is not None or now - looked > every:
                 looked = now
                 if self._looked(now):
                     return out
+                out = out or self._beat(now)  # items may come and come, and a policy hold their text
             if out:
                 self._wrote = now
                 self._parked = _NEVER
@@ -273,19 +275,21 @@ class BlockingDriver:
 
     def _quiet(self, now: float) -> bytes:
         """What the source's silence is to be answered with."""
-        stall, heartbeat = self._timing.stall, self._timing.heartbeat
+        stall = self._timing.stall
         if stall is not None and now - self._parked >= stall:
             self._why = _stalled(stall)
             return b""
         try:
             self._ticked = now
-            out = self._stage.tick(now)
-            if not out and heartbeat is not None and now >= self._wrote + heartbeat:
-                out = self._stage.heartbeat()
-            return out
+            return self._stage.tick(now) or self._beat(now)
         except Exception as exc:  # a user's policy
             self._fail(exc)
             return b""
+
+    def _beat(self, now: float) -> bytes:
+        """A sign of life, where one is due."""
+        heartbeat = self._timing.heartbeat
+        return b"" if heartbeat is None or now < self._wrote + heartbeat else self._stage.heartbeat()
 
     # ---- the end ------------------------------------------------------------------------------------
 

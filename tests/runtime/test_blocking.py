@@ -10,7 +10,7 @@ import attrs
 import pytest
 
 from streamguard.core.errors import Failure, SourceFailed
-from streamguard.core.flush import Immediate, Within
+from streamguard.core.flush import EveryTokens, Immediate, Within
 from streamguard.core.receipt import Verdict
 from streamguard.core.verify import StreamVerifier
 from streamguard.observe.hooks import Outcome
@@ -151,6 +151,16 @@ def test_signs_of_life_come_at_their_time_in_a_silence_and_start_anew_with_each_
     play = played(35.0, "one", 29.0, "two", heartbeat=15.0).serve()
     assert play.times(b": hb ") == [15.0, 30.0, 50.0]
     assert play.verifier.verdict is Verdict.COMPLETE
+
+
+def test_they_come_too_while_items_do_of_which_a_policy_holds_the_text() -> None:
+    def holding(script: list[Any], heartbeat: float) -> Play:
+        return played(*script, flush=EveryTokens(10_000, first="policy"), heartbeat=heartbeat).serve()
+
+    play = holding(["token ", 0.1] * 400, 15.0)
+    assert play.times(b": hb ") == pytest.approx([15.0, 30.0], abs=4 * LOOK)
+    assert play.verifier.verdict is Verdict.COMPLETE
+    assert holding(["token ", 0.01] * 38, 0.1).times(b": hb ") == pytest.approx([0.1, 0.2, 0.3], abs=0.05)
 
 
 def test_limits_that_are_below_a_look_are_kept_too() -> None:
