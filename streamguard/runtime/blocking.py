@@ -96,7 +96,7 @@ class BlockingDriver:
         self._why: Why | None = None
         self._told: Why | None = None  # by another thread
         self._exit: BaseException | None = None  # what ends the process
-        self._begun = self._whole = self._over = False
+        self._begun = self._whole = self._over = self._logged = False
         self._held: list[Item] = []  # the first item, where the headers waited for it
         self._started = self._wrote = self._clock()
         self._parked = _NEVER  # since when the source is waited for; never, while it is not
@@ -331,12 +331,13 @@ class BlockingDriver:
     def _tell(self) -> None:
         """One line in the log for a stream that did not complete."""
         why, stage = self._why, self._stage
-        if why is GONE:
+        if why is GONE or self._logged:  # where the terminal's write fails it comes here once more
             return
         ending: Any = stage.ending
         failure = ending.failure or (None if why is None else why.failure)
         if failure is None:
             return
+        self._logged = True
         exc = None if why is None else why.exception
         status = stage.status or ("failed" if why is None else why.status)
         early = exc is not None and not stage.items and not self._timing.peek

@@ -319,6 +319,16 @@ def test_a_source_that_does_not_close_in_time_is_abandoned_and_said_so() -> None
     assert source.limits == [2.0]
 
 
+def test_a_failure_whose_terminal_cannot_be_written_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
+    play = played("one", SourceFailed("overloaded", "later"))
+    parts = iter(play.driver)
+    while b"event: end" not in next(parts):
+        pass
+    play.driver.close()  # as a server does where a write failed
+    assert play.status == "failed"
+    assert len([message for message in caplog.messages if "ended as failed" in message]) == 1
+
+
 def test_a_trailer_stands_behind_a_clean_end_only() -> None:
     assert played("one", trailer=lambda: b"TRAILER").serve().body.endswith(b"TRAILER")
     assert b"TRAILER" not in played("one", ZeroDivisionError(), trailer=lambda: b"TRAILER").serve().body
