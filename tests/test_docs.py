@@ -57,7 +57,7 @@ RUN = {
     "flask_app.py", "wsgi_app.py", "django_app.py",
     "deployed_app.py", "draining_app.py", "logged_app.py", "loaded_policy.py",
     "model_server_app.py", "looking_app.py", "ruled_app.py", "outliving_app.py", "aiohttp_app.py", "socket_app.py",
-    "browser_app.py",
+    "browser_app.py", "vllm_guard.py",
 }  # fmt: skip
 
 

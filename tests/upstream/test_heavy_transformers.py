@@ -25,7 +25,7 @@ from streamguard.upstream.chat import ChatCompletions
 from streamguard.upstream.transformers import generation
 from tests.absence import require
 from tests.adapters.servers import Gate, serving
-from tests.upstream.heavy import PROMPTS, UP, Server, body, resumed_text, sdk_of, started, streamed, tail_of
+from tests.upstream.heavy import FEW, PROMPTS, UP, Server, body, resumed_text, sdk_of, started, streamed, tail_of
 
 # The warnings of these libraries are not ours.
 pytestmark = [pytest.mark.heavy, pytest.mark.anyio, pytest.mark.filterwarnings("default")]
@@ -158,7 +158,7 @@ def test_an_sdk_reads_the_same_from_transformers_serve_under_the_middleware(
     models: Path, expected: dict[str, str], guarded_serve: Server
 ) -> None:
     known = models / "known"
-    for prompt in PROMPTS:
+    for prompt in FEW:
         *chunks, last = streamed(guarded_serve, body(known, prompt))
         assert "".join([chunk.choices[0].delta.content or "" for chunk in chunks]) == expected[prompt]
         assert last.choices[0].finish_reason == "stop"
