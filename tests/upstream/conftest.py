@@ -17,7 +17,7 @@ def models() -> Path:
     require("transformers", "pip install torch 'transformers[serving]'")
     folder = os.environ.get("STREAMGUARD_MODELS")
     if folder is None:
-        pytest.skip("absent: the models (install it with: python tests/upstream/tiny.py FOLDER; STREAMGUARD_MODELS=FOLDER)")
+        pytest.skip("absent: STREAMGUARD_MODELS (a folder that python tests/upstream/tiny.py FOLDER has made)")
     return Path(folder).absolute()
 
 
