@@ -28,14 +28,14 @@ __all__ = ["COLUMNS", "ENGINES", "Engine", "real_engines", "requirements_of", "r
 
 COLUMNS: Final = ("engine", "shown", "seconds", "tokens")
 
-_OURS: Final = ("pytest>=8.3", "hypothesis", "openai", "uvicorn")  # what the tests need beside the library
+_OURS: Final = ("pytest>=8.3", "pytest-xdist", "hypothesis", "openai", "uvicorn")  # what the tests need of others
 _VLLM: Final = "0.32.0"
 _TORCH: Final = "torch==2.13.0"  # what this vLLM was built for
 _UNUSED: Final = ("torch", "xgrammar", "intel-openmp", "opencv-python-headless")  # by the prefix of their names
 _TINY: Final = ROOT / "tests" / "upstream" / "tiny.py"
 _LONGEST: Final = 3600.0  # seconds
 
-Pip = Callable[..., None]
+Pip = Callable[..., object]  # its arguments
 
 
 @attrs.frozen
@@ -125,7 +125,7 @@ def _made(engine: Engine, folder: Path, run: Run) -> str:
     if not whole.exists():
         run.say(f"making the environment of {engine.name}")
         _must([sys.executable, "-m", "venv", "--clear", str(folder)])
-        engine.install(lambda *command: _must([*pip, *command]) and None, folder)
+        engine.install(lambda *command: _must([*pip, *command]), folder)
         whole.touch()
     _must([*pip, "install", f"{ROOT}[httpx]", *_OURS])  # this tree, also in an environment of another day
     return python
