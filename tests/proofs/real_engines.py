@@ -49,7 +49,7 @@ class Engine:
 
 
 def _transformers(pip: Pip, folder: Path) -> None:
-    pip("install", "torch", "accelerate", "transformers[serving]", "langchain-core", "langgraph")
+    pip("install", _TORCH, "accelerate", "transformers[serving]", "langchain-core", "langgraph")
 
 
 def _vllm(pip: Pip, folder: Path) -> None:
