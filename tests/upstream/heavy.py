@@ -26,10 +26,13 @@ from streamguard.testing.plan import Plan
 from tests.clients.site import through
 from tests.modules import ROOT
 
-__all__ = ["FEW", "PROMPTS", "UP", "Server", "body", "resumed_text", "sdk_of", "started", "streamed", "tail_of"]
+__all__ = [
+    "ASKED", "FEW", "PROMPTS", "UP", "Server", "body", "resumed_text", "sdk_of", "started", "streamed", "tail_of",
+]  # fmt: skip
 
 PROMPTS = ["Hello", "你好", "emoji", "lines", "sse", "long"]
 FEW = ["Hello", "emoji", "sse"]  # where each is asked for twice: pieces of characters, and lines like those of a stream
+ASKED = 3900  # tokens of an answer that nobody reads to its end
 UP = 600.0  # seconds in which a server must answer: it loads torch, and a busy machine takes its time
 
 

@@ -25,12 +25,10 @@ from streamguard.upstream.chat import ChatCompletions
 from streamguard.upstream.transformers import generation
 from tests.absence import require
 from tests.adapters.servers import Gate, serving
-from tests.upstream.heavy import FEW, PROMPTS, UP, Server, body, resumed_text, sdk_of, started, streamed, tail_of
+from tests.upstream.heavy import ASKED, FEW, PROMPTS, UP, Server, body, resumed_text, sdk_of, started, streamed, tail_of
 
 # The warnings of these libraries are not ours.
 pytestmark = [pytest.mark.heavy, pytest.mark.anyio, pytest.mark.filterwarnings("default")]
-
-ASKED = 3900  # tokens of an answer that nobody reads to its end
 
 
 @pytest.fixture(params=["asyncio"], scope="module")
