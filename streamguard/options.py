@@ -6,12 +6,18 @@ import argparse
 import math
 from typing import NoReturn
 
-__all__ = ["count", "refuse", "seconds", "seconds_above_zero"]
+__all__ = ["count", "port", "refuse", "seconds", "seconds_above_zero"]
 
 
 def count(text: str) -> int:
     """A number from 1 up."""
     return int(text) if text.isascii() and text.isdigit() and int(text) > 0 else refuse("a number from 1 up")
+
+
+def port(text: str) -> int:
+    """A port, or 0 for a free one."""
+    is_one = text.isascii() and text.isdigit() and int(text) < 65536
+    return int(text) if is_one else refuse("a port from 0 to 65535")
 
 
 def seconds(text: str) -> float:
