@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import logging
 import os
 import re
 import shutil
@@ -57,7 +58,7 @@ RUN = {
     "flask_app.py", "quick_app.py", "wsgi_app.py", "django_app.py",
     "deployed_app.py", "draining_app.py", "logged_app.py", "loaded_policy.py",
     "model_server_app.py", "looking_app.py", "ruled_app.py", "outliving_app.py", "aiohttp_app.py", "socket_app.py",
-    "browser_app.py", "watched_app.py", "counting_app.py", "recorded_app.py",
+    "browser_app.py", "watched_app.py", "counting_app.py", "recorded_app.py", "vllm_guard.py",
 }  # fmt: skip
 
 
@@ -640,6 +641,31 @@ def test_a_model_server_that_stops_in_the_middle_is_a_failure_before_it(
                     answer.read()
     assert re.findall("^data: .*", chunks, re.MULTILINE) == [event.strip() for event in CHAT]
     assert player.asked[1]["authorization"] == "Bearer key"
+
+
+@pytest.mark.parametrize("name", ["Guarded", "Resumable"])
+def test_the_middlewares_for_vllm_pass_no_marker_behind_its_error(
+    name: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.WARNING, "streamguard")  # the block sets it, and it is put back behind this test
+    module: dict[str, Any] = {"__name__": "vllm_guard"}
+    exec(BLOCKS["vllm_guard.py"], module)
+    monkeypatch.setenv("VLLM_API_KEY", "key")
+    player, died = Player(), 'data: {"error": {"message": "EngineCore encountered an issue", "code": 500}}\n\n'
+    with serving(module[name](player.app)) as server:
+        url, headers = f"{server.url}/v1/chat/completions", {"authorization": "Bearer key"}
+        player.plays(*CHAT)
+        assert "data: [DONE]" in http.post(url, json={}, headers=headers).text
+        stranger = http.post(url, json={}, headers={"authorization": "Bearer other"})
+        player.plays(*CHAT[:2], died, "data: [DONE]\n\n")
+        with http.stream("POST", url, json={}, headers=headers) as response:
+            found = ""
+            with pytest.raises(httpx.RemoteProtocolError):
+                for text in response.iter_text():
+                    found += text
+    assert stranger.status_code == {"Guarded": 200, "Resumable": 403}[name]  # vLLM itself has a key, and refuses it
+    assert died.partition(": ")[2] in found  # the event's data, to the byte
+    assert "[DONE]" not in found
 
 
 def test_a_stream_in_a_file_is_read_by_another_process(tmp_path: Path) -> None:
