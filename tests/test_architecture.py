@@ -35,7 +35,7 @@ LAYERS = {
     "check": ("core", "client.body", "client.head", "options", "check"),
     "options": (),
     "adapters": ("core", "log.base", "observe.hooks", "runtime", "app", "upstream", "browser", "adapters"),
-    "proxy": ("core", "log.base", "observe.hooks", "runtime", "app", "upstream", "adapters.asgi"),
+    "proxy": ("core", "log", "runtime", "app", "adapters", "client.body", "options", "proxy"),
     "testing": (ANY,),
     "demo": (ANY,),
     "cli": (ANY,),
@@ -66,6 +66,8 @@ HOMES = {
     "httpx": "client.httpx",
     "redis": "log.redis_link",
     "rich": "check.report",
+    "httpcore": "proxy.pool",
+    "uvicorn": "proxy.server",
 }
 MAY_IMPORT_HOME = {
     ("adapters.fastapi", "adapters.starlette"),  # FastAPI is Starlette

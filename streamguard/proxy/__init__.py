@@ -1,0 +1,14 @@
+"""A guard in front of any server of streams: the command `streamguard proxy UPSTREAM`.
+
+    headers    which headers go on, by RFC 9110, section 7.6.1
+    front      what is refused before anything else sees it
+    asking     whether a request asks for a stream, by its body
+    pool       the upstream over httpcore, which is httpx's pool
+    relay      one request, passed through to the byte
+    app        the application: front, GuardMiddleware, relay
+    settings   what an operator may say, and the log that an address names
+    command    the options
+    server     uvicorn
+
+`relay` knows no library and no guard; `GuardMiddleware` knows no upstream. What guards a stream is all in the latter.
+"""
