@@ -65,8 +65,9 @@ class GuardMiddleware:
     known, and takes the application's own end for the end of any other. `rule(scope)` answers another Raw for a
     request, or None to leave that request alone. `asks(scope, read)` answers whether a request asks for a stream, by
     its body perhaps, which `read` reads: then a guard is asked who may, and for a slot, before the application is
-    called, and not only at the head of its answer. `report` is a Report to count in. Options are those of AnswerOptions,
-    and with a guard of StreamOptions; `grace` and `on_sigterm` those of SealMiddleware, where there is no guard.
+    called, and not only at the head of its answer. `report` is a Report to count in. Options are those of
+    AnswerOptions, and with a guard of StreamOptions; `grace` and `on_sigterm` those of SealMiddleware, where there is
+    no guard.
 
     Raises TypeError and ValueError for an argument that is of another kind, or has no meaning here.
     """

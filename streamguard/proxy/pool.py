@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import ssl
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, Final
 from urllib.parse import urlsplit
@@ -23,8 +23,9 @@ import attrs
 import httpcore
 
 from streamguard.proxy.headers import Fields
+from streamguard.proxy.network import AsyncioBackend
 
-__all__ = ["Answer", "Pool", "Upstream", "UpstreamFailed"]
+__all__ = ["Answer", "Pool", "Upstream", "UpstreamFailed", "told"]
 
 _IDLE: Final = 2.0
 """Seconds that a connection waits for its next request. uvicorn, and so vLLM, closes one after five: a request that is
@@ -74,12 +75,12 @@ class Upstream:
 
 @attrs.frozen
 class Answer:
-    """The head of an answer, and its `body`. Whoever has it calls `aclose`. `framed`: whether the body's end can be
-    told from the end of its connection."""
+    """The head of an answer, and its `body`, to be read under `told`. Whoever has it calls `aclose`. `framed`: whether
+    the body's end can be told from the end of its connection."""
 
     status: int
     fields: Fields
-    body: AsyncIterator[bytes]
+    body: AsyncIterable[bytes]
     aclose: Callable[[], Awaitable[None]]
     framed: bool
     _timeouts: dict[str, float | None] = attrs.field(alias="timeouts")
@@ -112,7 +113,7 @@ class Pool:
         url = httpcore.URL(scheme=origin.scheme, host=origin.host, port=origin.port, target=target)
         timeouts = dict(self._timeouts)
         request = httpcore.Request(method, url, headers=fields, content=content, extensions={"timeout": timeouts})
-        with _told():
+        with told():
             connection = await self._free()
             try:
                 if connection is not None:
@@ -125,7 +126,7 @@ class Pool:
                             raise
                         connection = None
                 if connection is None:
-                    connection = httpcore.AsyncHTTPConnection(origin, ssl_context=self._ssl, keepalive_expiry=_IDLE)
+                    connection = self._new()
                     response = await connection.handle_async_request(request)
             except BaseException:
                 with anyio.CancelScope(shield=True):
@@ -151,7 +152,12 @@ class Pool:
                 await connection.aclose()
 
         framed = any(name.lower() in (b"content-length", b"transfer-encoding") for name, _ in response.headers)
-        return Answer(response.status, response.headers, _body(stream), close, framed, timeouts)
+        return Answer(response.status, response.headers, stream, close, framed, timeouts)
+
+    def _new(self) -> httpcore.AsyncHTTPConnection:
+        return httpcore.AsyncHTTPConnection(
+            self._origin, ssl_context=self._ssl, keepalive_expiry=_IDLE, network_backend=AsyncioBackend()
+        )
 
     async def _free(self) -> httpcore.AsyncHTTPConnection | None:
         """A connection that can be used again, the one that was used last: the others may be closed by then."""
@@ -170,14 +176,8 @@ class Pool:
             await self._idle.pop().aclose()
 
 
-async def _body(stream: Any) -> AsyncIterator[bytes]:
-    with _told():
-        async for piece in stream:
-            yield piece
-
-
 @contextmanager
-def _told() -> Iterator[None]:
+def told() -> Iterator[None]:
     """What the library raises, as an UpstreamFailed."""
     try:
         yield

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import logging
 import zlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterable, AsyncIterator
 from typing import Any, Final
 
 import anyio
@@ -27,7 +27,7 @@ from streamguard.client.body import Body, coding_of
 from streamguard.core.errors import SourceFailed
 from streamguard.core.exchange import problem
 from streamguard.proxy.headers import answer_fields, request_fields, values
-from streamguard.proxy.pool import Answer, Pool, UpstreamFailed
+from streamguard.proxy.pool import Answer, Pool, UpstreamFailed, told
 
 __all__ = ["Relay", "target_of"]
 
@@ -178,12 +178,13 @@ class _Exchange:
                 self._relay.say(_UNFRAMED)
         await self._pass(start, body, guarded)
 
-    async def _pass(self, start: Message, body: AsyncIterator[bytes], guarded: bool) -> None:
+    async def _pass(self, start: Message, body: AsyncIterable[bytes], guarded: bool) -> None:
         send = self._send
         try:
             await send(start)
-            async for piece in body:
-                await send({"type": "http.response.body", "body": piece, "more_body": True})
+            with told():
+                async for piece in body:
+                    await send({"type": "http.response.body", "body": piece, "more_body": True})
             await send({"type": "http.response.body", "body": b"", "more_body": False})
         except UpstreamFailed as exc:
             if guarded:
@@ -195,7 +196,7 @@ class _Exchange:
             pass  # nobody takes it any more
 
 
-async def _taken_apart(body: AsyncIterator[bytes], coding: str) -> AsyncIterator[bytes]:
+async def _taken_apart(body: AsyncIterable[bytes], coding: str) -> AsyncIterator[bytes]:
     """A compressed body, in pieces of bounded size."""
     taken = Body(coding)
     broken = UpstreamFailed("upstream_broke", "the upstream's compressed body is damaged, or not whole", 502)
