@@ -46,6 +46,7 @@ class ProxySettings:
     ready: str | None = None
     heartbeat: float | None = 15.0
     stall: float | None = 600.0
+    linger: float = 0.25
     detach: float = 60.0
     grace: float = GRACE
     limits: Limits | None = None
@@ -80,7 +81,7 @@ def proxy_app(upstream: Upstream, log: StreamLog, settings: ProxySettings | None
         path=chosen.path,
         ready=chosen.ready,
         asks=asks_for_a_stream,
-        timing=Timing(heartbeat=chosen.heartbeat, stall=chosen.stall),
+        timing=Timing(heartbeat=chosen.heartbeat, stall=chosen.stall, linger=chosen.linger),
         compress=Gzip() if chosen.compress else None,
     )
     return Front(guarded, max_head=chosen.max_head, max_body=chosen.max_body, body_silence=chosen.body_silence)
