@@ -7,7 +7,6 @@ import json
 from typing import Any
 
 import anyio
-import httpx
 import pytest
 from starlette.routing import Route
 
@@ -24,6 +23,7 @@ from tests.adapters.logged_apps import wait_until
 from tests.adapters.middleware_apps import DONE, EVENTS, chunk, events, streaming
 from tests.adapters.servers import Gate, serving
 from tests.adapters.test_middleware_sockets import Site
+from tests.asking import http
 from tests.proxy.fronted import fronted, in_front
 
 SSE = {"accept": "text/event-stream"}
@@ -48,7 +48,7 @@ def test_a_client_that_is_cut_reads_the_rest_and_the_upstream_is_asked_once() ->
         made.go.open()
         at = next(line[4:] for line in reversed(first.decode().split("\n")) if line.startswith("id: "))
         for path in ("waits", "streams"):
-            again = httpx.get(f"{proxy.url}/{path}", headers={**SSE, "last-event-id": at})
+            again = http.get(f"{proxy.url}/{path}", headers={**SSE, "last-event-id": at})
             assert contents(again.content) == WHOLE[1:]
     assert made.starts == 1
 
@@ -73,9 +73,9 @@ def test_the_same_key_is_asked_of_the_upstream_once() -> None:
     made = Site()
     with fronted(made.app) as (proxy, _):
         headers = {"idempotency-key": "k" * 22}
-        answers = [httpx.post(f"{proxy.url}/good", content="a", headers=headers) for _ in range(2)]
-        other = httpx.post(f"{proxy.url}/good", content="x", headers=headers)
-        plain = [httpx.post(f"{proxy.url}/plain", content="a", headers=headers).json() for _ in range(2)]
+        answers = [http.post(f"{proxy.url}/good", content="a", headers=headers) for _ in range(2)]
+        other = http.post(f"{proxy.url}/good", content="x", headers=headers)
+        plain = [http.post(f"{proxy.url}/plain", content="a", headers=headers).json() for _ in range(2)]
     assert [contents(answer.content) for answer in answers] == [WHOLE, WHOLE]
     assert (made.starts, other.status_code, plain) == (1, 422, [{"body": "a"}] * 2)
 
@@ -87,7 +87,7 @@ def test_a_cancel_stops_the_upstream() -> None:
         connection.until(b"data:")
         head = connection.received.partition(b"\r\n\r\n")[0].decode()
         sid = head.partition('cursor="')[2].partition(".")[0]
-        answer = httpx.delete(f"{proxy.url}/streams", headers={"streamguard-stream": sid})
+        answer = http.delete(f"{proxy.url}/streams", headers={"streamguard-stream": sid})
         assert answer.status_code == 204
         made.closed.wait()
         connection.until(b".cancelled\n")
@@ -128,20 +128,20 @@ def test_a_stream_is_its_principals_and_nobody_elses() -> None:
     made = Site()
     ann, bob = {"x-user": "ann"}, {"x-user": "bob"}
     with fronted(made.app, principal_header="X-User") as (proxy, _):
-        first = httpx.post(f"{proxy.url}/good", headers={**ann, "streamguard": "v=1"})
+        first = http.post(f"{proxy.url}/good", headers={**ann, "streamguard": "v=1"})
         at = first.headers["streamguard"].partition('cursor="')[2].partition('"')[0]
         found = {}
         for name, who in {"ann": ann, "bob": bob, "nobody": {}, "empty": {"x-user": ""}}.items():
             headers = [*who.items(), ("last-event-id", at), ("streamguard", "v=1")]
-            found[name] = httpx.get(f"{proxy.url}/streams", headers=headers).status_code
+            found[name] = http.get(f"{proxy.url}/streams", headers=headers).status_code
         both = [("x-user", "bob"), ("x-user", "ann"), ("last-event-id", at), ("streamguard", "v=1")]
-        found["both"] = httpx.get(f"{proxy.url}/good", headers=both).status_code
-        found["cancels"] = httpx.delete(f"{proxy.url}/streams", headers={**bob, "last-event-id": at}).status_code
+        found["both"] = http.get(f"{proxy.url}/good", headers=both).status_code
+        found["cancels"] = http.delete(f"{proxy.url}/streams", headers={**bob, "last-event-id": at}).status_code
         unknown = at[:10] + ("A" if at[10] != "A" else "B") + at[11:]
         headers = [*ann.items(), ("last-event-id", unknown), ("streamguard", "v=1")]
-        found["guessed"] = httpx.get(f"{proxy.url}/streams", headers=headers).status_code
-        refused = httpx.post(f"{proxy.url}/good", **ASKS)
-        plain = httpx.get(f"{proxy.url}/plain")
+        found["guessed"] = http.get(f"{proxy.url}/streams", headers=headers).status_code
+        refused = http.post(f"{proxy.url}/good", **ASKS)
+        plain = http.get(f"{proxy.url}/plain")
     assert found["ann"] == 200
     assert {name: status for name, status in found.items() if name != "ann"} == {
         "bob": 404, "nobody": 403, "empty": 403, "both": 403, "cancels": 404, "guessed": 404
@@ -164,20 +164,20 @@ def test_a_request_that_has_no_room_is_refused_before_the_upstream_hears_of_it()
     with fronted(made.app, limits=limits) as (proxy, _), proxy.connect() as connection:
         connection.request("POST", "/waits", body=b'{"stream": true}', content_type="application/json")
         connection.until(b"data:")
-        assert httpx.post(f"{proxy.url}/good", **ASKS).status_code == 503
-        assert httpx.post(f"{proxy.url}/plain", **ASKS).status_code == 503  # it asks for a stream
-        assert httpx.post(f"{proxy.url}/plain", json={}).status_code == 200
+        assert http.post(f"{proxy.url}/good", **ASKS).status_code == 503
+        assert http.post(f"{proxy.url}/plain", **ASKS).status_code == 503  # it asks for a stream
+        assert http.post(f"{proxy.url}/plain", json={}).status_code == 200
         assert made.starts == 1
         made.go.open()
         connection.until(b"[DONE]")
 
         def freed() -> bool:
-            return httpx.post(f"{proxy.url}/plain", **ASKS).status_code == 200
+            return http.post(f"{proxy.url}/plain", **ASKS).status_code == 200
 
         wait_until(freed)
         # an answer that is no stream gave its slot back
-        assert httpx.post(f"{proxy.url}/plain", **ASKS).status_code == 200
-        assert httpx.post(f"{proxy.url}/good", **ASKS).status_code == 200
+        assert http.post(f"{proxy.url}/plain", **ASKS).status_code == 200
+        assert http.post(f"{proxy.url}/good", **ASKS).status_code == 200
     assert made.starts == 2
 
 
@@ -186,7 +186,7 @@ def test_a_request_whose_body_is_not_looked_at_gets_its_slot_at_the_head_of_its_
     with fronted(made.app, limits=Limits(max_streams=1, max_waiting=0)) as (proxy, _), proxy.connect() as connection:
         connection.get("/waits")
         connection.until(b"data:")
-        assert httpx.get(f"{proxy.url}/good").status_code == 503
+        assert http.get(f"{proxy.url}/good").status_code == 503
         made.closed.wait()  # the upstream had begun, and was left
 
 
@@ -194,7 +194,7 @@ def test_a_request_whose_body_is_not_looked_at_gets_its_slot_at_the_head_of_its_
 def test_a_reader_that_asks_for_it_has_its_stream_compressed(compress: bool) -> None:
     app = streaming([chunk("a"), chunk(reason="stop"), DONE])
     headers = {"streamguard": "v=1, compress=gzip", "accept-encoding": "gzip"}
-    with fronted(app, compress=compress) as (proxy, _), httpx.stream("GET", proxy.url, headers=headers) as response:
+    with fronted(app, compress=compress) as (proxy, _), http.stream("GET", proxy.url, headers=headers) as response:
         raw = b"".join(response.iter_raw())
     assert (response.headers.get("content-encoding") == "gzip") == compress
     assert contents(gzip.decompress(raw) if compress else raw)[-1] == "DONE"
@@ -204,11 +204,11 @@ def test_the_endpoints_stand_where_they_are_told_to_and_nowhere_else() -> None:
     made = Site()
     with fronted(made.app, path="/sg/streams", ready="/sg/ready") as (proxy, _):
         assert exchange(proxy.connect(), path="/sg/streams/selftest").verdict is Verdict.FAILED
-        assert b"export" in httpx.get(f"{proxy.url}/sg/streams/streamguard.js").content
-        assert httpx.get(f"{proxy.url}/sg/ready").status_code == 200
+        assert b"export" in http.get(f"{proxy.url}/sg/streams/streamguard.js").content
+        assert http.get(f"{proxy.url}/sg/ready").status_code == 200
         for tail in ("..%2f..%2fetc%2fpasswd", "%2e%2e/passwd", "streamguard.js/..", "streamguard.d.ts", "x"):
             assert exchange(proxy.connect(), path=f"/sg/streams/{tail}").status in (400, 404)
-        assert httpx.get(f"{proxy.url}/streams").status_code == 200  # the upstream's
+        assert http.get(f"{proxy.url}/streams").status_code == 200  # the upstream's
     assert made.starts == 1
 
 
@@ -250,7 +250,7 @@ def test_a_process_that_is_told_to_go_refuses_streams_and_serves_the_rest() -> N
         guarding: Any = app.app
         with serving(app, lifespan="on") as proxy:
             proxy.call(guarding.draining.drain)
-            assert httpx.get(f"{proxy.url}/ready").status_code == 503
-            assert httpx.post(f"{proxy.url}/good", **ASKS).status_code == 503
-            assert httpx.get(f"{proxy.url}/plain").status_code == 200
+            assert http.get(f"{proxy.url}/ready").status_code == 503
+            assert http.post(f"{proxy.url}/good", **ASKS).status_code == 503
+            assert http.get(f"{proxy.url}/plain").status_code == 200
     assert made.starts == 0

@@ -8,13 +8,13 @@ import logging
 import socket
 from typing import Any
 
-import httpx
 import pytest
 
 from streamguard.core.receipt import Verdict
 from tests.adapters.asgi_apps import exchange
 from tests.adapters.middleware_apps import DONE, chunk, events, streaming
 from tests.adapters.servers import Gate
+from tests.asking import http
 from tests.proxy.fronted import CHUNKED, Wired, answered, fronted, in_front
 
 
@@ -47,7 +47,7 @@ def test_what_was_framed_by_chunks_or_by_the_end_is_the_same_body() -> None:
     chunked = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nab\r\n1\r\nc\r\n0\r\nX-Trailer: t\r\n\r\n"
     for answer in (chunked, b"HTTP/1.1 200 OK\r\n\r\nabc", b"HTTP/1.0 200 OK\r\n\r\nabc"):
         with Wired(answer) as wired, in_front(wired.port) as proxy:
-            assert httpx.get(proxy.url).content == b"abc"
+            assert http.get(proxy.url).content == b"abc"
 
 
 def test_a_request_comes_as_it_was_sent_below_the_upstreams_own_path() -> None:
@@ -69,7 +69,7 @@ def test_a_request_comes_as_it_was_sent_below_the_upstreams_own_path() -> None:
 def test_the_head_of_a_stream_keeps_the_upstreams_own_headers() -> None:
     with Wired(CHUNKED.replace(b"\r\n\r\n", b"\r\nX-Request-Id: r7\r\n\r\n") + b"0\r\n\r\n") as wired:
         with in_front(wired.port) as proxy:
-            headers = httpx.get(proxy.url).headers
+            headers = http.get(proxy.url).headers
     assert (headers["x-request-id"], headers["content-type"]) == ("r7", "text/event-stream")
     assert "resume=" in headers["streamguard"]
 
@@ -87,7 +87,7 @@ def test_the_head_of_a_stream_keeps_the_upstreams_own_headers() -> None:
 )
 def test_an_upstream_that_does_not_answer_is_a_bad_gateway(answer: bytes, code: str, status: int) -> None:
     with Wired(answer) as wired, in_front(wired.port) as proxy:
-        came = httpx.get(proxy.url)
+        came = http.get(proxy.url)
     assert (came.status_code, came.json()["code"]) == (status, code)
 
 
@@ -95,17 +95,19 @@ def test_an_upstream_that_is_not_there_or_says_nothing_is_told_apart() -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         port = silent.getsockname()[1]
         with in_front(port, stall=0.05) as proxy:
-            came = httpx.get(proxy.url)
+            came = http.get(proxy.url)
     assert (came.status_code, came.json()["code"]) == (504, "upstream_silent")
     with in_front(port) as proxy:
-        came = httpx.post(proxy.url, content=b"a")
+        came = http.post(proxy.url, content=b"a")
     assert (came.status_code, came.json()["code"]) == (502, "upstream_unreachable")
 
 
 @pytest.mark.parametrize("resets", [False, True])
-@pytest.mark.parametrize("framing", [b"Content-Length: 100\r\n\r\nabc", b"Transfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n"])
-def test_an_answer_that_breaks_off_breaks_off(framing: bytes, resets: bool) -> None:
-    with Wired(b"HTTP/1.1 200 OK\r\n" + framing, resets=resets) as wired, in_front(wired.port) as proxy:
+@pytest.mark.parametrize(
+    "framed", [b"Content-Length: 100\r\n\r\nabc", b"Transfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n"]
+)
+def test_an_answer_that_breaks_off_breaks_off(framed: bytes, resets: bool) -> None:
+    with Wired(b"HTTP/1.1 200 OK\r\n" + framed, resets=resets) as wired, in_front(wired.port) as proxy:
         response = exchange(proxy.connect(), path="/")
     assert not response.clean
 
@@ -124,8 +126,10 @@ def test_a_stream_that_the_upstream_compressed_is_guarded_and_comes_plain() -> N
     whole = chunk("a") + chunk(reason="stop") + DONE
     packed = gzip.compress(whole)
     for data, verdict, came in (
-        (packed, Verdict.COMPLETE, events(whole)), (packed[:-9], Verdict.FAILED, None), (b"\0" * 20, Verdict.FAILED, None)
-    ):  # fmt: skip
+        (packed, Verdict.COMPLETE, events(whole)),
+        (packed[:-9], Verdict.FAILED, None),
+        (b"\0" * 20, Verdict.FAILED, None),
+    ):
         app = streaming([data[:9], data[9:]], headers=[(b"content-encoding", b"gzip")])
         with fronted(app) as (proxy, _):
             response = exchange(proxy.connect(), path="/")
@@ -135,7 +139,7 @@ def test_a_stream_that_the_upstream_compressed_is_guarded_and_comes_plain() -> N
 
 def test_a_stream_in_a_coding_that_cannot_be_taken_apart_passes_and_is_told_of(caplog: Any) -> None:
     app = streaming([b"\x8b\0\x80a"], headers=[(b"content-encoding", b"br")])
-    with fronted(app) as (proxy, _), httpx.stream("GET", proxy.url) as response:
+    with fronted(app) as (proxy, _), http.stream("GET", proxy.url) as response:
         assert b"".join(response.iter_raw()) == b"\x8b\0\x80a"
     assert "compresses its event streams (br)" in caplog.text
 
@@ -209,5 +213,5 @@ def test_a_body_that_is_large_arrives_in_pieces_while_it_is_sent() -> None:
         await send({"type": "http.response.body", "body": body})
 
     with fronted(app) as (proxy, _):
-        assert httpx.post(proxy.url, content=b"x" * 3_000_000).json() == {"total": 3_000_000}
+        assert http.post(proxy.url, content=b"x" * 3_000_000).json() == {"total": 3_000_000}
     assert max(sizes) < 1_000_000

@@ -10,6 +10,7 @@ import pytest
 
 from tests.absence import absent
 from tests.adapters.servers import Server, serving
+from tests.asking import http
 from tests.clients.recordings import CHAT, RESPONSES, recorded
 from tests.clients.test_sdk_parsers import chat, responses
 from tests.proxy.fronted import in_front
@@ -108,7 +109,7 @@ def test_lines_of_ollama_pass_as_they_are_and_end_in_an_error_where_they_are_not
     with serving(lines) as behind, in_front(behind.port) as proxied:
         came = ""
         try:
-            with httpx.stream("POST", f"{proxied.url}/api/generate", json={"model": "m"}) as response:
+            with http.stream("POST", f"{proxied.url}/api/generate", json={"model": "m"}) as response:
                 for text in response.iter_text():
                     came += text
             ended = True
