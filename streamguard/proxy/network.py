@@ -138,10 +138,10 @@ class _Stream(httpcore.AsyncNetworkStream):
                 transport, inner, ssl_context, server_hostname=server_hostname
             )
             inner.transport = await _within(timeout, httpcore.ConnectTimeout, begun)
-        except (OSError, EOFError) as exc:  # an SSLError is one
-            raise httpcore.ConnectError(str(exc)) from exc
-        except BaseException:
-            transport.abort()
+        except BaseException as exc:
+            transport.abort()  # httpcore forgets a connection that it could not make
+            if isinstance(exc, (OSError, EOFError)):  # an SSLError is one
+                raise httpcore.ConnectError(str(exc)) from exc
             raise
         return _Stream(inner)
 

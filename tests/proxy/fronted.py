@@ -54,10 +54,11 @@ def answered(server: Server, request: bytes) -> bytes:
 
 class Wired:
     """A server that answers each request with the same bytes and, with `closes`, closes behind them; `resets` does so
-    by a reset. `requests` are the bytes that came, one for each connection; `left` is set when a client closed one."""
+    by a reset; behind so many `answers` it closes a connection that asks again. `requests` are the bytes that came, one for each connection; `left` is set when a client closed one."""
 
-    def __init__(self, answer: bytes, *, closes: bool = True, resets: bool = False) -> None:
+    def __init__(self, answer: bytes, *, closes: bool = True, resets: bool = False, answers: int = 99) -> None:
         self.answer = answer
+        self._answers = answers
         self.requests: list[bytes] = []
         self.left = threading.Event()
         self._closes = closes or resets
@@ -77,8 +78,8 @@ class Wired:
 
     def _run(self, function: Any, *args: Any) -> None:
         thread = threading.Thread(target=function, args=args, daemon=True)
-        self._threads.callback(thread.join, DEADLINE)
         thread.start()
+        self._threads.callback(thread.join, DEADLINE)
 
     def _accept(self) -> None:
         while True:
@@ -97,6 +98,8 @@ class Wired:
                 self.requests[number] += piece
                 if not _whole(self.requests[number]):
                     continue
+                if self.requests[number].count(b" HTTP/1.1\r\n") > self._answers:
+                    break
                 connection.sendall(self.answer)
                 if self._closes:
                     break
