@@ -121,7 +121,9 @@ class _Stream(httpcore.AsyncNetworkStream):
 
     async def aclose(self) -> None:
         transport = self._protocol.transport
-        if transport.get_write_buffer_size():  # of a request that nobody needs any more
+        # What is not sent is of a request that nobody needs any more. Under TLS an orderly close would wait for the
+        # other side, and keep the connection meanwhile: where a body ends its own framing says.
+        if transport.get_write_buffer_size() or transport.get_extra_info("ssl_object") is not None:
             transport.abort()
         else:
             transport.close()

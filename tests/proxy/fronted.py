@@ -54,7 +54,8 @@ def answered(server: Server, request: bytes) -> bytes:
 
 class Wired:
     """A server that answers each request with the same bytes and, with `closes`, closes behind them; `resets` does so
-    by a reset; behind so many `answers` it closes a connection that asks again. `requests` are the bytes that came, one for each connection; `left` is set when a client closed one."""
+    by a reset; behind so many `answers` it closes a connection that asks again. `requests` are the bytes that came, one
+    for each connection; `left` is set when one is over."""
 
     def __init__(self, answer: bytes, *, closes: bool = True, resets: bool = False, answers: int = 99) -> None:
         self.answer = answer

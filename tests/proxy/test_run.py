@@ -133,7 +133,7 @@ def test_an_upstream_that_is_killed_makes_the_sdk_raise(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(absent("redis"), reason="absent: redis (install it with: pip install redis)")
 def test_two_of_them_behind_nginx_as_the_page_has_it(tmp_path: Path) -> None:
-    """A client that is cut comes back through nginx to the other one, and reads the rest of what the first generates."""
+    """A client that is cut comes back through nginx to the other one, and reads the rest of the first's stream."""
     require("nginx", "your package manager's nginx")
     made = Site()
     with ExitStack() as stack:
