@@ -79,6 +79,8 @@ MAY_IMPORT_HOME = {
     ("client.exchange", "client.httpx"),
     ("upstream.server", "client.httpx"),  # the same library, to ask others with
     ("proxy.network", "proxy.pool"),
+    ("proxy.app", "proxy.pool"),
+    ("proxy.run", "proxy.server"),
     ("check.transport", "client.httpx"),  # and to ask as an ordinary client does
     *((f"log.{name}", "log.redis_link") for name in _REDIS),
 }

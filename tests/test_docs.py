@@ -32,6 +32,7 @@ from tests.adapters.servers import serving
 from tests.adapters.wsgi_servers import serving_wsgi
 from tests.asking import http
 from tests.log.redis_server import redis_server
+from tests.proxy.fronted import in_front
 from tests.upstream.engine import WHOLE, Engine
 from tests.upstream.player import CHAT, Player
 
@@ -57,7 +58,7 @@ RUN = {
     "flask_app.py", "wsgi_app.py", "django_app.py",
     "deployed_app.py", "draining_app.py", "logged_app.py", "loaded_policy.py",
     "model_server_app.py", "looking_app.py", "ruled_app.py", "outliving_app.py", "aiohttp_app.py", "socket_app.py",
-    "browser_app.py",
+    "browser_app.py", "fake_vllm_app.py", "counting.py",
 }  # fmt: skip
 
 
@@ -640,6 +641,14 @@ def test_a_model_server_that_stops_in_the_middle_is_a_failure_before_it(
                     answer.read()
     assert re.findall("^data: .*", chunks, re.MULTILINE) == [event.strip() for event in CHAT]
     assert player.asked[1]["authorization"] == "Bearer key"
+
+
+def test_a_model_server_that_dies_is_noticed_through_the_proxy_as_the_tutorial_says(tmp_path: Path) -> None:
+    page = (ROOT / "docs" / "tutorial" / "guard-a-vllm.md").read_text(encoding="utf-8")
+    unguarded, guarded = re.findall(r"^```text\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
+    with served(tmp_path, "fake_vllm_app.py") as url, in_front(int(url.rpartition(":")[2])) as proxy:
+        assert ran(tmp_path, "counting.py", url) == unguarded
+        assert ran(tmp_path, "counting.py", proxy.url) == guarded
 
 
 def test_a_stream_in_a_file_is_read_by_another_process(tmp_path: Path) -> None:

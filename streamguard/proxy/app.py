@@ -23,8 +23,9 @@ from streamguard.log.base import StreamLog
 from streamguard.proxy.asking import asks_for_a_stream
 from streamguard.proxy.front import Front
 from streamguard.proxy.headers import values
-from streamguard.proxy.pool import Pool, Upstream
+from streamguard.proxy.pool import Pool
 from streamguard.proxy.relay import Relay
+from streamguard.proxy.upstream import Upstream
 from streamguard.runtime.drain import GRACE
 from streamguard.runtime.runs import Detach
 from streamguard.runtime.slots import Limits

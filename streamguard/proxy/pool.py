@@ -13,19 +13,18 @@ from __future__ import annotations
 
 import ssl
 from collections import deque
-from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
 from typing import Any, Final
-from urllib.parse import urlsplit
 
 import anyio
-import attrs
 import httpcore
 
 from streamguard.proxy.headers import Fields
 from streamguard.proxy.network import AsyncioBackend
+from streamguard.proxy.upstream import Answer, Upstream, UpstreamFailed
 
-__all__ = ["Answer", "Pool", "Upstream", "UpstreamFailed", "told"]
+__all__ = ["Pool", "told"]
 
 _IDLE: Final = 2.0
 """Seconds that a connection waits for its next request. uvicorn, and so vLLM, closes one after five: a request that is
@@ -33,61 +32,6 @@ on its way just then fails, and must not be sent a second time."""
 
 _MOST_IDLE: Final = 100
 _SAFE: Final = frozenset([b"GET", b"HEAD", b"OPTIONS"])
-
-
-class UpstreamFailed(Exception):
-    """The upstream did not answer, or not to the end. `status` is what that is in HTTP."""
-
-    def __init__(self, code: str, message: str, status: int) -> None:
-        super().__init__(message)
-        self.code = code
-        self.message = message
-        self.status = status
-
-
-@attrs.frozen
-class Upstream:
-    """Where the upstream is. `base` stands before every path, without a slash at its end."""
-
-    scheme: bytes
-    host: bytes
-    port: int | None
-    base: bytes = b""
-
-    @classmethod
-    def parse(cls, url: str) -> Upstream:
-        """Raises ValueError for what is no address of a server."""
-        split = urlsplit(url)
-        if split.scheme not in ("http", "https") or not split.hostname:
-            raise ValueError(f"the upstream is an address such as http://127.0.0.1:8000, not {url!r}")
-        if split.username is not None or split.password is not None or split.query or split.fragment:
-            raise ValueError(f"the upstream is scheme, host, port and perhaps a path, and nothing else; not {url!r}")
-        if not url.isascii() or any(character <= " " for character in url):
-            raise ValueError(f"the upstream is written in ASCII, without spaces; not {url!r}")
-        return cls(split.scheme.encode(), split.hostname.encode(), split.port, split.path.rstrip("/").encode())
-
-    @property
-    def authority(self) -> bytes:
-        """What its `Host` is."""
-        host = b"[%b]" % self.host if b":" in self.host else self.host
-        return host if self.port is None else b"%b:%d" % (host, self.port)
-
-
-@attrs.frozen
-class Answer:
-    """The head of an answer, and its `body`, to be read under `told`. Whoever has it calls `aclose`. `framed`: whether
-    the body's end can be told from the end of its connection."""
-
-    status: int
-    fields: Fields
-    body: AsyncIterable[bytes]
-    aclose: Callable[[], Awaitable[None]]
-    framed: bool
-    _timeouts: dict[str, float | None] = attrs.field(alias="timeouts")
-
-    def wait_for_ever(self) -> None:
-        """The upstream may be silent in its body for as long as it likes. To be said before the body is read."""
-        self._timeouts["read"] = None
 
 
 class Pool:
@@ -152,7 +96,7 @@ class Pool:
                 await connection.aclose()
 
         framed = any(name.lower() in (b"content-length", b"transfer-encoding") for name, _ in response.headers)
-        return Answer(response.status, response.headers, stream, close, framed, timeouts)
+        return Answer(response.status, response.headers, stream, told, close, framed, timeouts)
 
     def _new(self) -> httpcore.AsyncHTTPConnection:
         return httpcore.AsyncHTTPConnection(

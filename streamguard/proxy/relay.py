@@ -16,7 +16,7 @@ from __future__ import annotations
 import logging
 import zlib
 from collections.abc import AsyncIterable, AsyncIterator
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 import anyio
 
@@ -26,10 +26,10 @@ from streamguard.adapters.seal import Message, Receive, Scope, Send, mark_aborte
 from streamguard.client.body import Body, coding_of
 from streamguard.core.errors import SourceFailed
 from streamguard.core.exchange import problem
-from streamguard.proxy.headers import answer_fields, request_fields, values
-from streamguard.proxy.pool import Answer, Pool, UpstreamFailed, told
+from streamguard.proxy.headers import Fields, answer_fields, request_fields, values
+from streamguard.proxy.upstream import Answer, Upstream, UpstreamFailed
 
-__all__ = ["Relay", "target_of"]
+__all__ = ["Asked", "Relay", "target_of"]
 
 logger = logging.getLogger("streamguard")
 
@@ -48,10 +48,22 @@ class _Left(Exception):
     """The client broke its request off."""
 
 
+class Asked(Protocol):
+    """Whom a relay asks: a Pool."""
+
+    upstream: Upstream
+
+    async def ask(
+        self, method: bytes, target: bytes, fields: Fields, content: AsyncIterator[bytes] | None = None
+    ) -> Answer: ...
+
+    async def aclose(self) -> None: ...
+
+
 class Relay:
     """The application. `kept` are names of headers that no client can have dropped."""
 
-    def __init__(self, pool: Pool, *, kept: tuple[bytes, ...] = ()) -> None:
+    def __init__(self, pool: Asked, *, kept: tuple[bytes, ...] = ()) -> None:
         self.pool = pool
         self.kept = kept
         self._said: set[str] = set()
@@ -176,13 +188,13 @@ class _Exchange:
             answer.wait_for_ever()  # GuardMiddleware has a clock for it, and heartbeats
             if not answer.framed:
                 self._relay.say(_UNFRAMED)
-        await self._pass(start, body, guarded)
+        await self._pass(answer, start, body, guarded)
 
-    async def _pass(self, start: Message, body: AsyncIterable[bytes], guarded: bool) -> None:
+    async def _pass(self, answer: Answer, start: Message, body: AsyncIterable[bytes], guarded: bool) -> None:
         send = self._send
         try:
             await send(start)
-            with told():
+            with answer.told():
                 async for piece in body:
                     await send({"type": "http.response.body", "body": piece, "more_body": True})
             await send({"type": "http.response.body", "body": b"", "more_body": False})

@@ -9,8 +9,8 @@ from typing import Any
 from streamguard.log.base import StreamLog
 from streamguard.proxy.app import ProxySettings, proxy_app
 from streamguard.proxy.command import limits_of
-from streamguard.proxy.pool import Upstream
 from streamguard.proxy.server import bound, serve
+from streamguard.proxy.upstream import Upstream
 from streamguard.runtime.slots import Limits
 
 __all__ = ["log_named", "run", "settings_of"]

@@ -31,7 +31,7 @@ from starlette.routing import Route
 
 from streamguard.log.memory import MemoryLog
 from streamguard.proxy.app import ProxySettings, proxy_app
-from streamguard.proxy.pool import Upstream
+from streamguard.proxy.upstream import Upstream
 from tests.benchmarks.load import Load, ask, stamp, stream
 from tests.benchmarks.served import PAIRS, STACKS, allow_files, answering, served
 from tests.proofs.measure import ratio

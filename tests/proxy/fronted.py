@@ -16,7 +16,7 @@ from typing_extensions import Self
 
 from streamguard.log.memory import MemoryLog
 from streamguard.proxy.app import ProxySettings, proxy_app
-from streamguard.proxy.pool import Upstream
+from streamguard.proxy.upstream import Upstream
 from tests.adapters.servers import DEADLINE, Server, serving
 
 __all__ = ["CHUNKED", "Wired", "answered", "fronted", "in_front"]

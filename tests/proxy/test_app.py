@@ -15,7 +15,7 @@ from streamguard.adapters.starlette import SealMiddleware, guarded
 from streamguard.core.receipt import Verdict
 from streamguard.log.memory import MemoryLog
 from streamguard.proxy.app import ProxySettings, proxy_app, who_by
-from streamguard.proxy.pool import Upstream
+from streamguard.proxy.upstream import Upstream
 from streamguard.runtime.slots import Limits
 from streamguard.testing.proxy import HEAD, FaultProxy, Plan
 from tests.adapters.asgi_apps import exchange

@@ -9,7 +9,8 @@ import anyio
 import pytest
 
 from streamguard.proxy import pool as module
-from streamguard.proxy.pool import Pool, Upstream, UpstreamFailed, told
+from streamguard.proxy.pool import Pool, told
+from streamguard.proxy.upstream import Upstream, UpstreamFailed
 from tests.adapters.servers import serving
 from tests.proxy.fronted import Wired
 from tests.stacks.proxies import certificate
