@@ -53,8 +53,8 @@ class Upstream:
 
 @attrs.frozen
 class Answer:
-    """The head of an answer, and its `body`, to be read in a `told` block, which raises UpstreamFailed. Whoever has it calls `aclose`. `framed`: whether
-    the body's end can be told from the end of its connection."""
+    """The head of an answer, and its `body`, to be read in a `told` block, which raises UpstreamFailed. Whoever has it
+    calls `aclose`. `framed`: whether the body's end can be told from the end of its connection."""
 
     status: int
     fields: Fields

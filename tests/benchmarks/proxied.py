@@ -18,6 +18,7 @@ import os
 import statistics
 import time
 from collections.abc import AsyncIterator, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any, Final
 
@@ -124,8 +125,6 @@ class _Through:
     loads: list[Load] = attrs.field(factory=list)
 
     def __call__(self) -> float:
-        from concurrent.futures import ThreadPoolExecutor
-
         with ThreadPoolExecutor(1) as threads:
             running = threads.submit(self.streamed, PAUSE)
             time.sleep(BEGUN)

@@ -40,8 +40,8 @@ def test_every_option_says_what_the_application_is_to_do() -> None:
     options = parsed(
         URL, "--principal-header", "X-User", "--end", "provider", "--profile", "vllm", "--path", "/sg", "--ready",
         "/up", "--heartbeat", "5", "--stall", "60", "--detach", "0", "--grace", "9", "--max-streams", "7",
-        "--max-waiting", "0", "--max-wait", "3", "--max-body", "2m", "--body-timeout", "4", "--connect-timeout", "1", "--cacert",
-        "ca.pem", "--no-compress",
+        "--max-waiting", "0", "--max-wait", "3", "--max-body", "2m", "--body-timeout", "4", "--connect-timeout", "1",
+        "--cacert", "ca.pem", "--no-compress",
     )  # fmt: skip
     assert settings_of(options) == ProxySettings(
         principal_header="X-User", end="provider", profile="vllm", path="/sg", ready="/up", heartbeat=5, stall=60,
