@@ -58,25 +58,19 @@ class Pool:
         timeouts = dict(self._timeouts)
         request = httpcore.Request(method, url, headers=fields, content=content, extensions={"timeout": timeouts})
         with told():
+            response = None
             connection = await self._free()
-            try:
-                if connection is not None:
-                    try:
-                        response = await connection.handle_async_request(request)
-                    except httpcore.RemoteProtocolError:
-                        # The upstream closed it, while idle, as the request was on its way. Where nothing can be done
-                        # twice it is asked twice.
-                        if content is not None or method not in _SAFE:
-                            raise
-                        connection = None
-                if connection is None:
-                    connection = self._new()
-                    response = await connection.handle_async_request(request)
-            except BaseException:
-                with anyio.CancelScope(shield=True):
-                    if connection is not None:
-                        await connection.aclose()
-                raise
+            if connection is not None:
+                try:
+                    response = await _sent(connection, request)
+                except (httpcore.RemoteProtocolError, httpcore.ReadError):
+                    # The upstream closed it, while idle, as the request was on its way. Where nothing can be done
+                    # twice it is asked twice.
+                    if content is not None or method not in _SAFE:
+                        raise
+            if connection is None or response is None:
+                connection = self._new()
+                response = await _sent(connection, request)
         answer = self._answer(connection, response, timeouts)
         if answer.status == 101:
             await answer.aclose()
@@ -118,6 +112,15 @@ class Pool:
         """Close what is idle; what is in use is its request's to close."""
         while self._idle:
             await self._idle.pop().aclose()
+
+
+async def _sent(connection: httpcore.AsyncHTTPConnection, request: httpcore.Request) -> httpcore.Response:
+    try:
+        return await connection.handle_async_request(request)
+    except BaseException:
+        with anyio.CancelScope(shield=True):
+            await connection.aclose()
+        raise
 
 
 @contextmanager

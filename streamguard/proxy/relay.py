@@ -113,6 +113,7 @@ class _Exchange:
         self._receive = receive
         self._send = send
         self._tasks: Any = None
+        self._watches = False
 
     async def run(self, tasks: Any) -> None:
         """Ask, and answer; the group's cancellation breaks it off."""
@@ -147,9 +148,12 @@ class _Exchange:
         )
         bodied = bool(values(fields, b"content-length") or values(fields, b"transfer-encoding"))
         if not bodied:
-            self._tasks.start_soon(self._watch)
+            self._begin_watching()
         method = scope["method"].encode("latin-1")
-        return await relay.pool.ask(method, target_of(scope, upstream.base), fields, self._body() if bodied else None)
+        target = target_of(scope, upstream.base)
+        answer = await relay.pool.ask(method, target, fields, self._body() if bodied else None)
+        self._begin_watching()  # of a body that the upstream did not want to its end, the rest is read by nobody else
+        return answer
 
     async def _body(self) -> AsyncIterator[bytes]:
         more = True
@@ -160,7 +164,12 @@ class _Exchange:
             more = message.get("more_body", False)
             if message.get("body"):
                 yield message["body"]
-        self._tasks.start_soon(self._watch)
+        self._begin_watching()
+
+    def _begin_watching(self) -> None:
+        if not self._watches:
+            self._watches = True
+            self._tasks.start_soon(self._watch)
 
     async def _watch(self) -> None:
         """End the exchange when the client leaves."""
