@@ -24,6 +24,7 @@ from streamguard.adapters.asgi import send_refusal
 from streamguard.adapters.middleware_judge import kind_of
 from streamguard.adapters.seal import Message, Receive, Scope, Send, mark_aborted
 from streamguard.client.body import Body, coding_of
+from streamguard.core.arguments import one_line
 from streamguard.core.errors import SourceFailed
 from streamguard.core.exchange import problem
 from streamguard.proxy.headers import Fields, answer_fields, request_fields, values
@@ -123,7 +124,7 @@ class _Exchange:
         except _Left:
             return
         except UpstreamFailed as exc:
-            logger.warning("%s %s: %s", self._scope["method"], self._scope["path"], _with_cause(exc))
+            self._log(exc, "")
             refused = problem(exc.status, exc.code, exc.message, retry=exc.status != 400)
             await send_refusal(refused, self._scope, self._send)
             return
@@ -211,10 +212,16 @@ class _Exchange:
             if guarded:
                 self.failed = SourceFailed(exc.code, exc.message, retryable=True)
                 return
-            logger.warning("%s %s: %s, in its answer", self._scope["method"], self._scope["path"], _with_cause(exc))
+            self._log(exc, ", in its answer")
             mark_aborted(self._scope)  # and return: a body without its last message is the abort
         except OSError:
             pass  # nobody takes it any more
+
+
+    def _log(self, exc: UpstreamFailed, when: str) -> None:
+        asked = one_line(f"{self._scope['method']} {self._scope['path']}")  # a path may have line ends in it
+        cause = one_line(f" ({exc.__cause__})") if exc.__cause__ is not None else ""
+        logger.warning("%s: %s%s%s", asked, exc.message, when, cause)
 
 
 async def _taken_apart(body: AsyncIterable[bytes], coding: str) -> AsyncIterator[bytes]:
@@ -231,8 +238,3 @@ async def _taken_apart(body: AsyncIterable[bytes], coding: str) -> AsyncIterator
             raise broken from None
     if not taken.whole:
         raise broken
-
-
-def _with_cause(exc: UpstreamFailed) -> str:
-    cause = str(exc.__cause__) if exc.__cause__ is not None else ""
-    return f"{exc.message} ({cause})" if cause else exc.message

@@ -91,15 +91,17 @@ def test_an_upstream_that_does_not_answer_is_a_bad_gateway(answer: bytes, code: 
     assert (came.status_code, came.json()["code"]) == (status, code)
 
 
-def test_an_upstream_that_is_not_there_or_says_nothing_is_told_apart() -> None:
+def test_an_upstream_that_is_not_there_or_says_nothing_is_told_apart(caplog: pytest.LogCaptureFixture) -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         port = silent.getsockname()[1]
         with in_front(port, stall=0.05) as proxy:
             came = http.get(proxy.url)
     assert (came.status_code, came.json()["code"]) == (504, "upstream_silent")
     with in_front(port) as proxy:
-        came = http.post(proxy.url, content=b"a")
+        came = http.post(f"{proxy.url}/a%0AINFO:%20b", content=b"a")
     assert (came.status_code, came.json()["code"]) == (502, "upstream_unreachable")
+    assert "cannot be reached" in caplog.text
+    assert not any(line.startswith("INFO") for line in caplog.text.splitlines())
 
 
 @pytest.mark.parametrize("resets", [False, True])

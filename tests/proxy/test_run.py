@@ -25,7 +25,6 @@ from tests.log.redis_server import redis_server
 from tests.modules import ROOT
 
 PAGE = ROOT / "docs" / "how-to" / "two-proxies-behind-nginx.md"
-ASKING = {"json": {"stream": True}}
 
 
 @attrs.frozen
