@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Final
 
 from streamguard.check import command as check_command
-from streamguard.options import count, refuse, seconds
+from streamguard.options import count, port, refuse, seconds
 from streamguard.proxy import command as proxy_command
 
 __all__ = ["main"]
@@ -36,6 +36,7 @@ _BEGIN = """\
 begin here:
   streamguard demo                      see streams lose their tails on this machine, and see it stop
   streamguard demo --delay 0            the same code as its author sees it: nothing is ever lost
+  streamguard demo --web --open         the same in the browser: cut an answer, and see what each reader believes
   streamguard check URL                 what happens to an endpoint's streams on their way to you
   streamguard proxy UPSTREAM            guard the streams of a server that you do not change
   streamguard COMMAND --help            what a command does, and its options
@@ -52,6 +53,8 @@ Starts real servers on loopback and reads some thousand answers from them, in on
    which readers notice.
 3. With --resume, instead of both: each answer is cut ten times and goes on, over each log that is here. The
    log in Redis needs the extra "redis" and a redis-server on the path. Half a minute.
+4. With --web, instead of all: a page, served until Ctrl-C, that streams one answer side by side, unguarded and
+   guarded, with buttons that cut and stall both.
 
 "truncated" compares what arrived with what the server generated; "reader was told" is whether the
 client library raised an error.
@@ -62,6 +65,8 @@ examples:
   streamguard demo --requests 20        quick: 20 answers in each cell
   streamguard demo --delay 0.01         a sender that lags more loses more
   streamguard demo --resume             streams that go on after every cut
+  streamguard demo --web --open         the page, in the browser
+  streamguard demo --web --host 0.0.0.0 for a phone in the same network, too
   streamguard demo --json > lab.json    for programs
   streamguard demo --plot lab.svg       as a picture
 
@@ -72,6 +77,11 @@ exit code:
 """
 
 
+# Options of `demo` that mean something without `--web` only, and with it only.
+_OF_THE_LAB: Final = ("requests", "delay", "json", "plot")
+_OF_THE_PAGE: Final = ("host", "port", "open")
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; `argv` is without the program's name. Answers the exit code.
 
@@ -79,6 +89,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     """
     parser = _parser()
     options = parser.parse_args(argv)
+    if options.command == "demo":
+        for name in _OF_THE_LAB if options.web else _OF_THE_PAGE:
+            value = getattr(options, name)
+            if value is not None and value is not False:  # 0 is a value
+                parser.error(f"--{name} {'does not go with' if options.web else 'is an option of'} `demo --web`")
     if options.command is None:
         parser.print_help()
         return 0
@@ -109,15 +124,22 @@ def _parser() -> argparse.ArgumentParser:
         "--delay", type=seconds, metavar="SECONDS", help="how far the sender lags behind the model (default: 0.0025)"
     )
     demo.add_argument("--seed", type=int, default=1, metavar="N", help="of token times and lengths (default: 1)")
-    demo.add_argument("--resume", action="store_true", help="cut streams ten times and resume them, over each log")
+    instead = demo.add_mutually_exclusive_group()
+    instead.add_argument("--resume", action="store_true", help="cut streams ten times and resume them, over each log")
+    instead.add_argument("--web", action="store_true", help="serve a page that shows both sides, with buttons that cut")
     demo.add_argument("--json", action="store_true", help="print one JSON object instead of tables")
     demo.add_argument("--plot", type=_picture, metavar="FILE", help="also draw the first table: a .svg or .png file")
+    demo.add_argument("--host", metavar="HOST", help="with --web: where it listens (default: 127.0.0.1)")
+    demo.add_argument("--port", type=port, metavar="PORT", help="with --web: 0 for a free one (default: 8765)")
+    demo.add_argument("--open", action="store_true", help="with --web: open it in the browser")
     check_command.add_options(commands)
     proxy_command.add_options(commands)
     return parser
 
 
 def _demo(options: argparse.Namespace) -> int:
+    if options.web:
+        return _web(options)
     try:
         if options.plot is not None:
             import matplotlib  # noqa: F401  (before the lab runs, not after it)
@@ -174,6 +196,21 @@ def _resume(options: argparse.Namespace) -> int:
     else:
         report.print_resumes(result, Console())
     return 0 if result.kept else BROKEN
+
+
+def _web(options: argparse.Namespace) -> int:
+    """The demo's page."""
+    try:
+        from streamguard.demo.web import PORT, serve_page
+    except ModuleNotFoundError as exc:
+        return _missing(exc, "demo")
+    host = options.host or "127.0.0.1"
+    port = PORT if options.port is None else options.port
+    try:
+        serve_page(host, port, open_browser=options.open)
+    except OSError as exc:
+        return _problem(f"the page cannot be served at {host}, port {port}: {exc}", FAILED)
+    return 0
 
 
 def _check(options: argparse.Namespace) -> int:

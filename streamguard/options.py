@@ -6,7 +6,7 @@ import argparse
 import math
 from typing import NoReturn
 
-__all__ = ["count", "count_from_zero", "refuse", "seconds", "seconds_above_zero"]
+__all__ = ["count", "count_from_zero", "port", "refuse", "seconds", "seconds_above_zero"]
 
 
 def count(text: str) -> int:
@@ -17,6 +17,12 @@ def count(text: str) -> int:
 def count_from_zero(text: str) -> int:
     """A number from 0 up."""
     return int(text) if text.isascii() and text.isdigit() else refuse("a number from 0 up")
+
+
+def port(text: str) -> int:
+    """A port, or 0 for a free one."""
+    is_one = text.isascii() and text.isdigit() and int(text) < 65536
+    return int(text) if is_one else refuse("a port from 0 to 65535")
 
 
 def seconds(text: str) -> float:

@@ -87,7 +87,7 @@ def test_what_idle_streams_cost_is_of_streams_that_stay() -> None:
     assert cost.received == 0  # no heartbeat is due yet
 
 
-@pytest.mark.parametrize(("framework", "way"), [("flask", "guarded"), ("django-asgi", "guarded")])
+@pytest.mark.parametrize(("framework", "way"), [("flask", "guarded"), ("django", "inline"), ("django-asgi", "guarded")])
 def test_the_views_of_a_framework_send_every_token(framework: str, way: str) -> None:
     with framework_served(framework, way) as port:
         assert stream(port, "/brief", 3).tokens == 3 * BRIEF

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -11,7 +12,7 @@ from typing import Any
 import pytest
 
 from streamguard import cli, demo
-from streamguard.demo import lab, report
+from streamguard.demo import lab, report, web
 
 
 def stand_in(monkeypatch: pytest.MonkeyPatch, *, silent: int = 0, error: BaseException | None = None) -> list[Any]:
@@ -62,6 +63,15 @@ def test_help_needs_no_library_of_the_demo() -> None:
         ["demo", "--delay", "-1"],
         ["demo", "--delay", "nan"],
         ["demo", "--delay", "soon"],
+        ["demo", "--port", "80"],
+        ["demo", "--open"],
+        ["demo", "--resume", "--host", "localhost"],
+        ["demo", "--web", "--resume"],
+        ["demo", "--web", "--json"],
+        ["demo", "--web", "--delay", "0"],
+        ["demo", "--web", "--port", "-1"],
+        ["demo", "--web", "--port", "65536"],
+        ["demo", "--web", "--port", "²"],
         ["demo", "--plot", "lab.bmp"],
         ["demo", "--plot", "no/such/directory/lab.svg"],
     ],
@@ -114,6 +124,21 @@ def test_a_lab_that_does_not_work_is_an_error_and_no_result(
     stand_in(monkeypatch, error=OSError("no more sockets"))
     assert cli.main(["demo"]) == cli.FAILED
     assert "no more sockets" in capsys.readouterr().err
+
+
+def test_the_page_is_served_where_the_options_say(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[Any] = []
+    monkeypatch.setattr(web, "serve_page", lambda *where, **how: asked.append((*where, how)))
+    assert cli.main(["demo", "--web"]) == 0
+    assert cli.main(["demo", "--web", "--host", "0.0.0.0", "--port", "0", "--open"]) == 0
+    assert asked == [("127.0.0.1", web.PORT, {"open_browser": False}), ("0.0.0.0", 0, {"open_browser": True})]
+
+
+def test_a_port_that_is_taken_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        assert cli.main(["demo", "--web", "--port", port]) == cli.FAILED
+    assert f"cannot be served at 127.0.0.1, port {port}" in capsys.readouterr().err
 
 
 def test_an_interrupt_is_no_traceback(monkeypatch: pytest.MonkeyPatch) -> None:

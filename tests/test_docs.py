@@ -55,7 +55,7 @@ RUN = {
     "compressed_app.py", "compressed_reader.py",
     "granting_app.py", "granting_reader.py", "windowed_app.py",
     "converted_app.py", "events_app.py", "limited_reading.py", "resuming.py", "restarted.py",
-    "flask_app.py", "wsgi_app.py", "django_app.py",
+    "flask_app.py", "quick_app.py", "wsgi_app.py", "django_app.py",
     "deployed_app.py", "draining_app.py", "logged_app.py", "loaded_policy.py",
     "model_server_app.py", "looking_app.py", "ruled_app.py", "outliving_app.py", "aiohttp_app.py", "socket_app.py",
     "browser_app.py", "fake_vllm_app.py", "counting.py",
@@ -409,7 +409,7 @@ def test_the_handlers_of_aiohttp_stream(tmp_path: Path) -> None:
 
 
 def test_the_views_of_flask_and_a_function_of_the_environ_stream(tmp_path: Path) -> None:
-    for name, paths in ("flask_app.py", ("chat", "lasting")), ("wsgi_app.py", ("",)):
+    for name, paths in ("flask_app.py", ("chat", "lasting")), ("quick_app.py", ("quick",)), ("wsgi_app.py", ("",)):
         module: dict[str, Any] = {"__name__": name}
         exec(BLOCKS[name], module)
         with serving_wsgi("waitress", module["app"]) as url:

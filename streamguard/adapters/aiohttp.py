@@ -42,7 +42,7 @@ from streamguard.adapters.aiohttp_bridge import (
 from streamguard.adapters.aiohttp_websocket import handler_of
 from streamguard.adapters.asgi import GuardedAnswer, request_facts
 from streamguard.adapters.endpoints import Endpoints, require_path
-from streamguard.adapters.logged import Claim, LoggedAnswer, make_claim, register_resumer, with_slot
+from streamguard.adapters.logged import Claim, LoggedAnswer, logged_endpoint, make_claim, with_slot
 from streamguard.adapters.options import AnswerOptions, Options, StreamNames, StreamOptions
 from streamguard.adapters.readiness import Readiness
 from streamguard.adapters.reading import ROOT
@@ -270,14 +270,7 @@ class StreamGuard(BaseGuard):
 
         A handler that returns its source is called only for a request that starts a stream.
         """
-        stream, options = StreamOptions.split(named)
-
-        def wrapped(function: Streaming) -> Handler:
-            # Now: a process is asked for another's stream before it has one of its own.
-            both = register_resumer(self, stream, options, function), options
-            return wrap(function, _Logging(self, both))
-
-        return wrapped if handler is None else wrapped(handler)
+        return logged_endpoint(self, handler, named, lambda function, both: wrap(function, _Logging(self, both)))
 
     def websocket(
         self, *, origins: Collection[str] = (), **named: Unpack[StreamNames]

@@ -20,7 +20,16 @@ from typing_extensions import Unpack
 
 from streamguard.adapters.admitting import Place, admitted_request
 from streamguard.adapters.asgi import MAX_BUFFERED, compressed, refuse_http10, stream_headers
-from streamguard.adapters.environ import Environ, aborted_by, facts_of, gone_by, keep_body, limit_writes, warn_of_lone
+from streamguard.adapters.environ import (
+    Environ,
+    aborted_by,
+    cut_off,
+    facts_of,
+    gone_by,
+    keep_body,
+    limit_writes,
+    warn_of_lone,
+)
 from streamguard.adapters.first import look_at_first
 from streamguard.adapters.options import AnswerOptions, Options
 from streamguard.adapters.pacing import make_pacer
@@ -120,7 +129,8 @@ class BlockingAnswer:
 
     def give(self, source: Producer) -> None:
         """The source. Raises as TokenSource does."""
-        self._items = BlockingSource(TokenSource(source), self.options.buffer)
+        options = self.options
+        self._items = BlockingSource(TokenSource(source), options.buffer, inline=not options.own_thread)
 
     def cancel(self, failure: Failure | None = None) -> None:
         """End the stream as `cancelled`; harmless once it has ended. From any thread."""
@@ -192,11 +202,13 @@ class BlockingAnswer:
             aborted=aborted_by(environ),
             drain=self.drain,
             gone=gone_by(environ),
+            cut=functools.partial(cut_off, environ),
             trailer=self.trailer,
             on_end=options.on_end,
             on_first=None if options.dialect.name == "raw" else look_at_first,
             request_id=facts.headers.get("x-request-id"),
         )
+        self._items.watch = driver.overdue
         for failure in self._cancelled:
             driver.cancel(failure)
         driver.peek()

@@ -45,9 +45,10 @@ from streamguard.adapters.django_responses import (
     on_thread,
     response_of,
     scope_of,
+    thread_dress,
 )
 from streamguard.adapters.endpoints import RootedSeal, require_path
-from streamguard.adapters.logged import LoggedAnswer, register_resumer
+from streamguard.adapters.logged import LoggedAnswer, logged_endpoint
 from streamguard.adapters.loop_bridge import SEND, LoopBridge, LoopHead, answered
 from streamguard.adapters.options import AnswerOptions, Options, StreamNames, StreamOptions, no_endpoint
 from streamguard.adapters.pool import is_function
@@ -77,10 +78,11 @@ def guarded(view: View | None = None, /, **named: Unpack[Options]) -> Any:
         @guarded
         @guarded(dialect="openai", flush=EveryTokens(8))
 
-    A response that the view returns passes. A view with a plain `yield` runs on a thread of its own.
+    A response that the view returns passes. A view with a plain `yield` runs on a thread of its own, under WSGI unless
+    `own_thread=False`.
     """
     options = AnswerOptions.of(None, named)
-    ways = Guarding(options, on_thread), Guarding(options, on_loop)
+    ways = Guarding(options, thread_dress(options)), Guarding(options, on_loop)
     return functools.partial(_wrapped, ways) if view is None else _wrapped(ways, view)
 
 
@@ -155,14 +157,10 @@ class StreamGuard(ThreadGuard):
 
         A view that returns its source is called only for a request that starts a stream.
         """
-        stream, options = StreamOptions.split(named)
+        def wrap(view: View, both: Any) -> View:
+            return _wrapped((Logging(self, both, on_thread), Logging(self, both, on_loop)), view)
 
-        def wrap(function: View) -> View:
-            # Now: a process is asked for another's stream before it has one of its own.
-            both = register_resumer(self, stream, options, function), options
-            return _wrapped((Logging(self, both, on_thread), Logging(self, both, on_loop)), function)
-
-        return wrap if view is None else wrap(view)
+        return logged_endpoint(self, view, named, wrap)
 
     def response(
         self,

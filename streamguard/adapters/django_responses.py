@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import io
-from collections.abc import AsyncIterable, AsyncIterator, Iterable, Iterator, Mapping
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import anyio
@@ -41,6 +41,7 @@ __all__ = [
     "on_thread",
     "response_of",
     "scope_of",
+    "thread_dress",
 ]
 
 
@@ -105,7 +106,8 @@ class GuardedResponse(HeadResponse):
             self.answer = GuardedAnswer(on_loop(source), **given)
             head: Head | LoopHead = _settled(self.answer, request)
         else:
-            self.answer = BlockingAnswer(on_thread(source), **given)
+            dress = thread_dress(given["options"])
+            self.answer = BlockingAnswer(dress(source), **given)
             self.answer.request = request
             head = self.answer.begin(environ_of(request))
         super().__init__(head)
@@ -190,6 +192,16 @@ def _bytes(text: str | bytes) -> bytes:
 
 
 # ---- sources --------------------------------------------------------------------------------------
+
+
+def thread_dress(options: AnswerOptions) -> Callable[[Any], Any]:
+    """What is put round a source for a request of a thread."""
+    return on_thread if options.own_thread else _on_request_thread
+
+
+def _on_request_thread(source: Any) -> Any:
+    """A source that is stepped on the request's thread, whose connections are closed behind the request, by Django."""
+    return on_thread(source) if isinstance(source, AsyncIterable) else source
 
 
 def on_thread(source: Any) -> Any:

@@ -35,7 +35,7 @@ from typing_extensions import Unpack
 
 from streamguard.adapters.blocking import BlockingAnswer, Body, Head
 from streamguard.adapters.endpoints import require_path
-from streamguard.adapters.logged import register_resumer
+from streamguard.adapters.logged import logged_endpoint
 from streamguard.adapters.options import AnswerOptions, Options, StreamNames, StreamOptions, no_endpoint
 from streamguard.adapters.pool import is_function
 from streamguard.adapters.returned import streams_unguarded
@@ -222,14 +222,10 @@ class StreamGuard(ThreadGuard):
 
         A view that returns its source is called only for a request that starts a stream.
         """
-        stream, options = StreamOptions.split(named)
+        def wrap(view: View, both: Any) -> View:
+            return _wrapped(Logging(self, both, _in_context), view)
 
-        def wrap(function: View) -> View:
-            # Now: a process is asked for another's stream before it has one of its own.
-            named = register_resumer(self, stream, options, function)
-            return _wrapped(Logging(self, (named, options), _in_context), function)
-
-        return wrap if endpoint is None else wrap(endpoint)
+        return logged_endpoint(self, endpoint, named, wrap)
 
     def response(
         self,

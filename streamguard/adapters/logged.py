@@ -43,6 +43,7 @@ __all__ = [
     "Claim",
     "LoggedAnswer",
     "fingerprint_of",
+    "logged_endpoint",
     "make_claim",
     "register_resumer",
     "route_of",
@@ -180,6 +181,23 @@ def register_resumer(guard: StreamGuard, stream: StreamOptions, options: AnswerO
     if endpoint is None:
         return stream
     return attrs.evolve(stream, resumer_name=guard.resumers.register(endpoint, stream.resumer_name, function))
+
+
+def logged_endpoint(
+    guard: StreamGuard,
+    function: Any,
+    named: StreamNames,
+    wrap: Callable[[Any, tuple[StreamOptions, AnswerOptions]], Any],
+) -> Any:
+    """What `guard.stream` makes of an endpoint; of None, the decorator that does. `wrap` is given the endpoint and its
+    options. Raises as StreamOptions.split and `register_resumer` do."""
+    stream, options = StreamOptions.split(named)
+
+    def wrapped(function: Any) -> Any:
+        # Now: a process is asked for another's stream before it has one of its own.
+        return wrap(function, (register_resumer(guard, stream, options, function), options))
+
+    return wrapped if function is None else wrapped(function)
 
 
 def _endpoint(stream: StreamOptions, options: AnswerOptions) -> Endpoint | None:

@@ -48,6 +48,7 @@ class Options(TypedDict, total=False):
     compress: Literal["gzip"] | Gzip | None
     token_flush: bool
     window: bool | int
+    own_thread: bool
 
 
 class StreamNames(Options, total=False):
@@ -79,7 +80,9 @@ class AnswerOptions:
     stream. `limits`: how many streams of these options run at once, and who may wait; an Admission is shared by all
     that it is given to. `compress`: how an answer is compressed whose reader asks for that. `token_flush`: whether a
     reader may have one frame a token, whatever `flush` says. `window`: how many bytes may be on their way to a reader,
-    True for as many as its link holds, where the server shows its socket.
+    True for as many as its link holds, where the server shows its socket. `own_thread`: whether a plain generator has a
+    thread of its own where a server's thread serves the request too (WSGI): without, a token costs less, and nothing is
+    sent, and nothing noticed, while the generator waits for its next one.
     """
 
     flush: FlushPolicy = attrs.field(factory=Immediate, converter=checked_policy)
@@ -99,6 +102,7 @@ class AnswerOptions:
     compress: Gzip | None = attrs.field(default=None, converter=attrs.converters.optional(gzip_named))
     token_flush: bool = attrs.field(default=False, validator=instance_of(bool, "token_flush=True"))
     window: bool | int = attrs.field(default=False, validator=a_window)
+    own_thread: bool = attrs.field(default=True, validator=instance_of(bool, "own_thread=False"))
 
     def __attrs_post_init__(self) -> None:
         if (self.dialect.name == "text") != (self.carrier(None).name == "plain"):
@@ -213,7 +217,8 @@ class StreamOptions:
 
     @classmethod
     def split(cls, named: StreamNames) -> tuple[StreamOptions, AnswerOptions]:
-        """Both kinds of options, by name. Raises TypeError for a name that is none, ValueError for dialect `text`."""
+        """Both kinds of options, by name. Raises TypeError for a name that is none, ValueError for what a stream in a
+        log cannot have."""
         given: dict[str, Any] = {**named}
         names = tuple(field.name for field in attrs.fields(cls))
         for name in given:
@@ -225,6 +230,8 @@ class StreamOptions:
         options = AnswerOptions.of(None, answer)
         if options.dialect.name == "text":
             raise ValueError("a stream of dialect `text` has no cursors, so it cannot be resumed: guard it directly")
+        if not options.own_thread:
+            raise ValueError("a stream in a log outlives its request, so its source has a thread of its own")
         return cls(**{name: value for name, value in given.items() if name in names}), options
 
 

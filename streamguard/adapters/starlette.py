@@ -35,7 +35,7 @@ from streamguard.adapters.admitting import Place, admitted_request
 from streamguard.adapters.asgi import SealMiddleware, request_facts
 from streamguard.adapters.bodies import body_of, read_body
 from streamguard.adapters.endpoints import Endpoints, RootedSeal, require_path
-from streamguard.adapters.logged import Claim, make_claim, register_resumer, with_slot
+from streamguard.adapters.logged import Claim, logged_endpoint, make_claim, with_slot
 from streamguard.adapters.options import AnswerOptions, Options, StreamNames, StreamOptions
 from streamguard.adapters.readiness import Readiness
 from streamguard.adapters.returned import guarded_twice, own_response
@@ -228,14 +228,10 @@ class StreamGuard(BaseGuard):
 
         An endpoint that returns its source is called only for a request that starts a stream.
         """
-        stream, options = StreamOptions.split(named)
+        def wrap(endpoint: Streaming, both: Any) -> Wrapped:
+            return self._wrap(endpoint, _Logging(self, both))
 
-        def wrap(function: Streaming) -> Wrapped:
-            # Now: a process is asked for another's stream before it has one of its own.
-            named = register_resumer(self, stream, options, function)
-            return self._wrap(function, _Logging(self, (named, options)))
-
-        return wrap if endpoint is None else wrap(endpoint)
+        return logged_endpoint(self, endpoint, named, wrap)
 
     def websocket(
         self, *, origins: Collection[str] = (), **named: Unpack[StreamNames]

@@ -29,7 +29,7 @@ from typing_extensions import Unpack
 
 from streamguard.adapters.blocking import BlockingAnswer, Head
 from streamguard.adapters.environ import Environ
-from streamguard.adapters.logged import register_resumer
+from streamguard.adapters.logged import logged_endpoint
 from streamguard.adapters.options import AnswerOptions, Options, StreamNames, StreamOptions, no_endpoint
 from streamguard.adapters.pool import is_function
 from streamguard.adapters.threaded import (
@@ -136,14 +136,7 @@ class StreamGuard(ThreadGuard):
     def stream(self, endpoint: Streaming | None = None, /, **named: Unpack[StreamNames]) -> Any:
         """Guard a function of the environ as `guarded` does, into the log. Options as in AnswerOptions and
         StreamOptions. A function that returns its source is called only for a request that starts a stream."""
-        stream, options = StreamOptions.split(named)
-
-        def wrap(function: Streaming) -> Application:
-            # Now: a process is asked for another's stream before it has one of its own.
-            named = register_resumer(self, stream, options, function)
-            return _wrapped(Logging(self, (named, options)), function)
-
-        return wrap if endpoint is None else wrap(endpoint)
+        return logged_endpoint(self, endpoint, named, lambda view, both: _wrapped(Logging(self, both), view))
 
     def response(
         self,

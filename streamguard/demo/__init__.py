@@ -11,6 +11,12 @@ In the order in which data flows:
     lab          the two experiments
     stats        intervals
     report       table, JSON, picture
+    resume       the third experiment: streams that go on after every cut
+
+and the same for the eye:
+
+    relay        cuts and stalls what is streamed, when it is told to
+    web          a page on which one answer is read by two, unguarded and guarded; its files are in `page`
 
 `streamguard demo` runs it. Needs the extra: pip install "streamguard-io[demo]".
 """

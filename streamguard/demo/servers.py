@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from starlette.responses import Response
     from starlette.types import ASGIApp
 
-__all__ = ["Asked", "LabError", "guarded_app", "resumable_app", "serve", "serving", "unguarded_app"]
+__all__ = ["Asked", "LabError", "guarded_app", "listening", "resumable_app", "serve", "serving", "unguarded_app"]
 
 
 class LabError(RuntimeError):
@@ -177,6 +177,23 @@ def _address(name: str, process: subprocess.Popen[str]) -> str:
     return line.strip()
 
 
+def listening(host: str, port: int) -> socket.socket:
+    """A listener on a port, 0 for a free one. Raises OSError."""
+    family, kind, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
+    # The protocol by name: asyncio switches Nagle's algorithm off only where it reads "TCP", and with it on,
+    # the first token waits 40 ms for the acknowledgement of the head.
+    listener = socket.socket(family, kind, socket.IPPROTO_TCP)
+    try:
+        if sys.platform != "win32":  # where it means that anybody may have the port too
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # else not soon after it was stopped
+        listener.bind(address)
+        listener.listen(512)
+    except BaseException:
+        listener.close()
+        raise
+    return listener
+
+
 def serve(name: str, *arguments: str) -> None:
     """The server process: until its standard input ends."""
     # What uvicorn runs on when nothing else is installed: the same timers and the same framing everywhere.
@@ -184,11 +201,7 @@ def serve(name: str, *arguments: str) -> None:
     server = uvicorn.Server(config)
     # Its warning about HTTP/1.0, which one of the experiments asks for.
     logging.getLogger("streamguard").setLevel(logging.ERROR)
-    # The protocol by name: asyncio switches Nagle's algorithm off only where it reads "TCP", and with it on,
-    # the first token waits 40 ms for the acknowledgement of the head.
-    listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
-    listener.bind(("127.0.0.1", 0))
-    listener.listen(512)
+    listener = listening("127.0.0.1", 0)
 
     def stop() -> None:
         sys.stdin.read()

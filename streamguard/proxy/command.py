@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final, Protocol
 
 from streamguard.core.dialect.provider import PROFILES
-from streamguard.options import count, count_from_zero, refuse, seconds, seconds_above_zero
+from streamguard.options import count, count_from_zero, port, refuse, seconds, seconds_above_zero
 
 __all__ = ["PREFIX", "Commands", "add_options", "limits_of"]
 
@@ -90,7 +90,7 @@ def add_options(commands: Commands, environ: Mapping[str, str] | None = None) ->
     )  # fmt: skip
     add = _Adding(proxy, environ)
     add.value("host", "HOST", str, "127.0.0.1", "where to listen (127.0.0.1)")
-    add.value("port", "PORT", _port, "8080", "where to listen; 0 is any that is free (8080)")
+    add.value("port", "PORT", port, "8080", "where to listen; 0 is any that is free (8080)")
     add.value("uds", "PATH", str, None, "listen at a Unix socket instead")
     add.value("log", "LOG", _log, "memory", "keeps streams: memory, sqlite:PATH, redis://HOST:PORT/DB (memory)")
     add.value("principal-header", "NAME", _name, None, "the header that says who asks, by which streams are theirs")
@@ -123,10 +123,6 @@ def limits_of(options: argparse.Namespace) -> dict[str, Any] | None:
         return None
     names = ("max_streams", "max_per_principal", "max_waiting", "max_wait")
     return {name: getattr(options, name) for name in names}
-
-
-def _port(text: str) -> int:
-    return int(text) if re.fullmatch(r"[0-9]{1,5}", text) and int(text) < 65536 else refuse("a port, such as 8080,")
 
 
 def _log(text: str) -> str:

@@ -2,7 +2,8 @@
 
 For servers that call an application on a thread and take its body as an iterator (WSGI). The pipeline and the clock are
 the thread's that iterates: it waits for the next item, and no longer than until something is due, a sign of life or a
-flush say. The source has a thread of its own, because one that blocks would stop the clock too.
+flush say. The source has a thread of its own, because one that blocks would stop the clock too; one that is stepped
+inline does, and what is due then is done once it comes back.
 
     driver = BlockingDriver(source, stage, timing)
     driver.peek()                  # before the headers: an early failure can still become a status
@@ -50,11 +51,16 @@ class BodyAborted(BrokenPipeError):
         super().__init__(errno.EPIPE, "the answer did not complete: its connection is cut")
 
 
+def _stalled(stall: float) -> Why:
+    return Why("stalled", Failure("stalled", f"the source was silent for {stall:g} s", True))
+
+
 class BlockingDriver:
     """Drives one stream, once. `abort`: whether it raises behind a terminal other than `complete`.
 
     `gone` answers whether the reader has left, None where that cannot be seen; `trailer` makes what a clean end puts
-    behind the body; `aborted` what is raised. `on_first` is called with the source's first item; it must not raise.
+    behind the body; `aborted` what is raised; `cut` cuts the connection, from another thread, where it can be reached.
+    `on_first` is called with the source's first item; it must not raise.
     """
 
     def __init__(
@@ -67,6 +73,7 @@ class BlockingDriver:
         aborted: Callable[[], BaseException] = BodyAborted,
         drain: Drain | None = None,
         gone: Callable[[], bool] | None = None,
+        cut: Callable[[], None] | None = None,
         trailer: Callable[[], bytes] = bytes,
         on_end: OnEnd | None = None,
         on_first: Callable[[Item], None] | None = None,
@@ -81,6 +88,7 @@ class BlockingDriver:
         self._aborted = aborted
         self._drain = drain or Drain()
         self._gone = gone
+        self._cut = cut
         self._trailer = trailer
         self._on_end = on_end
         self._on_first = on_first
@@ -88,10 +96,11 @@ class BlockingDriver:
         self._why: Why | None = None
         self._told: Why | None = None  # by another thread
         self._exit: BaseException | None = None  # what ends the process
-        self._begun = self._whole = self._over = False
+        self._begun = self._whole = self._over = self._logged = False
         self._held: list[Item] = []  # the first item, where the headers waited for it
         self._started = self._wrote = self._clock()
-        self._parked = self._ticked = -_NEVER
+        self._parked = _NEVER  # since when the source is waited for; never, while it is not
+        self._ticked = -_NEVER
         self._first_item: float | None = None
         self._first_byte: float | None = None
         self._name = stage.cursor.sid[:8] + (f" (request {request_id[:64]})" if request_id else "")
@@ -101,6 +110,19 @@ class BlockingDriver:
         """End the stream as `cancelled`, unless it has ended. From any thread."""
         self._told = Why("cancelled", failure or Failure("cancelled", "the stream was cancelled"))
         self._source.interrupt()
+
+    def overdue(self) -> None:
+        """Asked now and then, on another thread, where the source is stepped on the one that iterates: one that holds
+        it beyond a limit leaves nobody to write a terminal, so that the reader is told by a cut connection."""
+        stall, silent = self._timing.stall, self._clock() - self._parked
+        if self._told is not None:
+            return
+        if stall is not None and silent >= stall:
+            self._told = _stalled(stall)
+        elif silent >= LOOK and self._drain.over:
+            self._told = SHUTDOWN
+        if self._told is not None and self._cut is not None:
+            self._cut()
 
     def peek(self) -> None:
         """Wait for the first item, for as long as headers may wait. Raises what the source raised before it."""
@@ -151,6 +173,7 @@ class BlockingDriver:
             self._wrote = self._first_byte = self._clock()
             self._open()
             last = b"" if self._why is not None else (yield from self._items())
+            self._parked = _NEVER
             if self._why is not GONE:
                 yield last + self._terminal()
             self._whole = True
@@ -180,7 +203,8 @@ class BlockingDriver:
         push, held, following, timed = stage.push, self._held, source.next, stage.timed
         # What is due is looked at exactly once the source was silent for a while; None: as long as the clock lets it.
         least = min(self._timing.heartbeat or _NEVER, self._timing.stall or _NEVER)
-        pause = step = None if least > 2 * LOOK else min(LOOK, least)
+        every = min(LOOK, least)
+        pause = step = None if least > 2 * LOOK else every
         looked = self._parked = clock()
         while True:
             try:
@@ -209,12 +233,14 @@ class BlockingDriver:
                 self._first_item = now
                 if self._on_first is not None:
                     self._on_first(item)
-            if self._told is not None or now - looked > LOOK:
+            if self._told is not None or now - looked > every:
                 looked = now
                 if self._looked(now):
                     return out
+                out = out or self._beat(now)  # items may come and come, and a policy hold their text
             if out:
                 self._wrote = now
+                self._parked = _NEVER
                 yield out
                 now = clock()  # the write may have waited, and that is not the source's silence
                 self._wrote = now
@@ -249,19 +275,21 @@ class BlockingDriver:
 
     def _quiet(self, now: float) -> bytes:
         """What the source's silence is to be answered with."""
-        stall, heartbeat = self._timing.stall, self._timing.heartbeat
+        stall = self._timing.stall
         if stall is not None and now - self._parked >= stall:
-            self._why = Why("stalled", Failure("stalled", f"the source was silent for {stall:g} s", True))
+            self._why = _stalled(stall)
             return b""
         try:
             self._ticked = now
-            out = self._stage.tick(now)
-            if not out and heartbeat is not None and now >= self._wrote + heartbeat:
-                out = self._stage.heartbeat()
-            return out
+            return self._stage.tick(now) or self._beat(now)
         except Exception as exc:  # a user's policy
             self._fail(exc)
             return b""
+
+    def _beat(self, now: float) -> bytes:
+        """A sign of life, where one is due."""
+        heartbeat = self._timing.heartbeat
+        return b"" if heartbeat is None or now < self._wrote + heartbeat else self._stage.heartbeat()
 
     # ---- the end ------------------------------------------------------------------------------------
 
@@ -303,12 +331,13 @@ class BlockingDriver:
     def _tell(self) -> None:
         """One line in the log for a stream that did not complete."""
         why, stage = self._why, self._stage
-        if why is GONE:
+        if why is GONE or self._logged:  # where the terminal's write fails it comes here once more
             return
         ending: Any = stage.ending
         failure = ending.failure or (None if why is None else why.failure)
         if failure is None:
             return
+        self._logged = True
         exc = None if why is None else why.exception
         status = stage.status or ("failed" if why is None else why.status)
         early = exc is not None and not stage.items and not self._timing.peek

@@ -1,7 +1,8 @@
 """Any producer, for a consumer that is a thread: it waits for the next item, and no longer than it says.
 
 A sync producer has the thread that it has everywhere (`threads`), and its items one hand-over to pass. Any other is
-driven by a task of the process's loop thread, which puts into the same kind of buffer.
+driven by a task of the process's loop thread, which puts into the same kind of buffer. A sync producer that is stepped
+`inline` (`inline`) has neither: the consumer's own thread runs it, and waits for it without a limit.
 
 A wait with a time limit costs a timer of the system's, at every token. So a consumer may wait without one, and is woken
 by a clock that all share, once nothing came from one of its ticks to the next.
@@ -17,13 +18,14 @@ import os
 import threading
 import time
 from collections.abc import Awaitable, Callable, Iterable
-from typing import Final
+from typing import Final, Protocol
 
 import anyio.lowlevel
 
 from streamguard.core.items import Item
 from streamguard.runtime.buffer import Buffer, HandOver
 from streamguard.runtime.closing import close_sync
+from streamguard.runtime.inline import InlineSteps
 from streamguard.runtime.loopthread import loop_thread
 from streamguard.runtime.source import TokenSource
 from streamguard.runtime.threads import SourceThread
@@ -86,16 +88,20 @@ class _BlockingHandOver(HandOver):
             pass  # another wake came first, and is as good
 
 
+class _Ticked(Protocol):
+    def tick(self) -> object: ...
+
+
 class _Clock:
     """Ticks, on a thread of its own, as long as there is anybody to tick for."""
 
     def __init__(self) -> None:
         self._some = threading.Event()
-        self._waiting: set[_BlockingHandOver] = set()
+        self._waiting: set[_Ticked] = set()
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
 
-    def add(self, waiting: _BlockingHandOver) -> None:
+    def add(self, waiting: _Ticked) -> None:
         with self._lock:
             self._waiting.add(waiting)
             self._some.set()
@@ -103,7 +109,7 @@ class _Clock:
                 self._thread = threading.Thread(target=self._run, name="streamguard-clock", daemon=True)
                 self._thread.start()
 
-    def discard(self, waiting: _BlockingHandOver) -> None:
+    def discard(self, waiting: _Ticked) -> None:
         with self._lock:
             self._waiting.discard(waiting)
             if not self._waiting:
@@ -115,8 +121,8 @@ class _Clock:
             time.sleep(LOOK)
             with self._lock:
                 waiting = list(self._waiting)
-            for hand_over in waiting:
-                hand_over.tick()
+            for one in waiting:
+                one.tick()
 
 
 @functools.lru_cache(maxsize=1)
@@ -125,37 +131,53 @@ def _clock_of(pid: int) -> _Clock:
 
 
 class BlockingSource:
-    """`source`, opened by the thread that calls `start`, which is the one to call `next` and `close` too."""
+    """`source`, opened by the thread that calls `start`, which is the one to call `next` and `close` too.
 
-    def __init__(self, source: TokenSource, bounds: Buffer | None) -> None:
+    `inline`: whether a plain iterable is stepped by that thread. Then `watch` is called every LOOK seconds on another
+    one, as long as the source is open; it must not block, nor raise.
+    """
+
+    def __init__(self, source: TokenSource, bounds: Buffer | None, *, inline: bool = False) -> None:
+        self.watch: Callable[[], object] = _nothing
         self._source = source
+        self._inline = inline
         self._hand_over = _BlockingHandOver(bounds or Buffer())
+        self._ticked: _Ticked = self._hand_over
         self._over = threading.Event()
+        self._steps: InlineSteps | None = None
         self._thread: SourceThread | None = None
         self._task: concurrent.futures.Future[None] | None = None
         self._refused = False
-        self.next = self._hand_over.next
+        self.next = self._hand_over.next  # once it is started
         self.interrupt = self._hand_over.interrupt
 
     def start(self) -> None:
         """Begin to take items. Raises as `TokenSource.open` does."""
-        _clock_of(os.getpid()).add(self._hand_over)
         self._start(self._pump)
+        if self._steps is not None:
+            self.next, self._ticked = self._steps.next, self
+        _clock_of(os.getpid()).add(self._ticked)
+
+    def tick(self) -> None:
+        self.watch()
 
     def close(self, limit: float) -> bool:
         """Stop the source, and wait until it is closed, for `limit` seconds; whether it is. Logs what closing raises,
-        and raises nothing."""
-        _clock_of(os.getpid()).discard(self._hand_over)
+        and raises nothing. One that is stepped inline closes here, however long it takes."""
+        _clock_of(os.getpid()).discard(self._ticked)
         self._hand_over.close()
         if self._refused:
             return True  # it is another stream's
-        if self._thread is None and self._task is None:  # not started: what closes a connection may block
+        if self._steps is None and self._thread is None and self._task is None:  # what closes a connection may block
             try:
                 self._start(self._close)
             except ValueError:
                 return True
         elif self._task is not None and not self._over.wait(min(limit, 0.1)):
             self._task.cancel()  # it waits for its next item, and did not see that the hand-over is closed
+        if self._steps is not None:
+            self._steps.close()
+            return True
         closed = self._over.wait(limit)
         if self._thread is not None:
             self._thread.awaited = closed
@@ -164,13 +186,15 @@ class BlockingSource:
         return closed
 
     def _start(self, other: Callable[[], Awaitable[None]]) -> None:
-        """On a thread of its own, or by `other` on the loop. Raises ValueError."""
+        """Inline, on a thread of its own, or by `other` on the loop. Raises ValueError."""
         try:
             opened = self._source.open_sync()
         except ValueError:
             self._refused = True
             raise
-        if opened is not None:
+        if opened is not None and self._inline:
+            self._steps = InlineSteps(*opened)
+        elif opened is not None:
             self._begin(*opened)
         else:
             self._task = loop_thread().start(other)
@@ -209,3 +233,7 @@ class BlockingSource:
             logger.warning("closing a source raised %r", exc)
         finally:
             self._over.set()
+
+
+def _nothing() -> None:
+    pass

@@ -129,7 +129,16 @@ _HOMES: Final = (
 def __getattr__(name: str) -> Any:
     if name in __all__:
         for home in _HOMES:
-            module = importlib.import_module(f"{__name__}.{home}")
+            module = _home(home)
             if name in module.__all__:
                 return getattr(module, name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def _home(name: str) -> Any:
+    try:
+        return importlib.import_module(f"{__name__}.{name}")
+    except ModuleNotFoundError as exc:
+        if exc.name != "httpx":
+            raise
+        raise ImportError('check_adapter needs httpx: pip install "streamguard-io[httpx]"') from exc

@@ -16,7 +16,7 @@ from streamguard.app import anyone_with_the_id
 from streamguard.log.memory import MemoryLog
 from streamguard.testing.adapter_sources import SOURCES, AdapterSources
 
-__all__ = ["WSGI_APPS", "flask_here", "pieces", "wsgi"]
+__all__ = ["WSGI_APPS", "flask_here", "inline_app", "pieces", "wsgi"]
 
 
 def pieces(sources: AdapterSources, name: str, label: str) -> Iterator[Any]:
@@ -25,8 +25,8 @@ def pieces(sources: AdapterSources, name: str, label: str) -> Iterator[Any]:
         yield item.encode() if isinstance(item, str) else item
 
 
-def wsgi_app(sources: AdapterSources) -> Any:
-    """Plain WSGI: responses, of a function that routes."""
+def wsgi_app(sources: AdapterSources, **named: Any) -> Any:
+    """Plain WSGI: responses, of a function that routes. Options are those of answers without a log."""
     guard = on_wsgi.StreamGuard(MemoryLog(), authorize=anyone_with_the_id)
 
     def route(environ: Any, start_response: Any) -> Any:
@@ -39,7 +39,7 @@ def wsgi_app(sources: AdapterSources) -> Any:
         source, options = pieces(sources, name, label), sources.options(name)
         if folder == ["logged"]:
             return guard.response(environ, source, **options)(environ, start_response)
-        return on_wsgi.GuardedResponse(source, **options)(environ, start_response)
+        return on_wsgi.GuardedResponse(source, **options, **named)(environ, start_response)
 
     return guard.install(route, "/streams", close_log=False)
 
@@ -66,6 +66,11 @@ def flask_app(sources: AdapterSources) -> Any:
         add(name)
     guard.install(app, "/streams", close_log=False)
     return app
+
+
+def inline_app(sources: AdapterSources) -> Any:
+    """The same, on the server's thread."""
+    return wsgi_app(sources, own_thread=False)
 
 
 WSGI_APPS: dict[str, Callable[[AdapterSources], Any]] = {"wsgi": wsgi_app, "flask": flask_app}

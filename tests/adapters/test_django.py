@@ -101,6 +101,33 @@ def test_a_plain_generator_has_a_connection_of_its_own_which_is_closed_behind_it
             raw.execute("select 3")
 
 
+def test_on_the_requests_thread_it_has_the_requests_connection_which_is_left_to_django() -> None:
+    seen: list[Any] = []
+
+    def asking(request: Any) -> Iterator[str]:
+        with connection.cursor() as cursor:
+            cursor.execute("select 2")
+            yield str(cursor.fetchone())
+        seen.append(connection.connection)
+
+    @guarded(own_thread=False)
+    def view(request: Any) -> Any:
+        connection.ensure_connection()
+        seen.append(connection.connection)
+        return asking(request)
+
+    def by_hand(request: Any) -> Any:
+        connection.ensure_connection()
+        seen.append(connection.connection)
+        return GuardedResponse(request, asking(request), own_thread=False)
+
+    for each in view, by_hand:
+        assert b"(2,)" in under_wsgi(each).body
+        assert seen[-2] is seen[-1]
+    assert b"(2,)" in sent(view, path="/direct-sync/view")  # under ASGI it has a thread of its own
+    assert seen[-2] is not seen[-1]
+
+
 def test_a_plain_generator_streams_under_asgi_from_its_first_token_on() -> None:
     gate = Gate()
 

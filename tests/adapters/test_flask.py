@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
 import pytest
-from flask import Flask, Response, g, jsonify, request, session
+from flask import Flask, Response, g, has_app_context, jsonify, request, session
 
 from streamguard.adapters.flask import GuardedResponse, StreamGuard, guarded
 from streamguard.core.errors import SourceFailed
@@ -32,6 +32,15 @@ def two() -> Iterator[str]:
 
 
 def test_a_view_that_yields_has_its_request_and_a_context_that_lasts_as_long_as_it_streams(app: Flask) -> None:
+    stream_in_a_context(app, {})
+
+
+def test_so_has_one_on_the_servers_thread(app: Flask) -> None:
+    stream_in_a_context(app, {"own_thread": False})
+    assert not has_app_context()  # what it pushed there is its own
+
+
+def stream_in_a_context(app: Flask, options: Any) -> None:
     torn: list[str] = []
     closed: list[str] = []
 
@@ -40,7 +49,7 @@ def test_a_view_that_yields_has_its_request_and_a_context_that_lasts_as_long_as_
         torn.append(g.pop("resource", "nothing"))
 
     @app.post("/")
-    @guarded
+    @guarded(**options)
     def chat() -> Iterator[str]:
         g.resource = "a session"
         try:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from random import Random
 from typing import Any
 
@@ -13,7 +12,10 @@ from tests.adapters.middleware_apps import events
 from tests.adapters.recorded_cuts import cuts_that_pass, through
 from tests.core.test_recorded import ROWS, every, recorded, texts
 from tests.core.wire.streams import read
-from tests.cuts import cut_everywhere, cuts_of
+from tests.cuts import cuts_of
+from tests.recorded_cuts import CutsAreFound, pieces, quiet
+
+__all__ = ["quiet"]  # for every test here
 
 pytestmark = pytest.mark.anyio
 
@@ -23,19 +25,13 @@ def anyio_backend(request: pytest.FixtureRequest) -> Any:
     return request.param
 
 
-@pytest.fixture(autouse=True)
-def quiet(caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.CRITICAL, "streamguard")
-
-
 @every
 async def test_a_recording_gets_the_verdict_of_the_index(row: dict[str, Any]) -> None:
     data = recorded(row)
     clean, whole = row["http_end"] == "clean", row["verdict"] == "complete"
-    pieces = [data[at : at + 700] for at in range(0, len(data), 700)]
-    sent, verdict = await through(row, pieces, "report", ends=clean)
+    sent, verdict = await through(row, pieces(data), "report", ends=clean)
     assert (verdict, sent.body, sent.clean) == (row["verdict"], data, clean)
-    sent, verdict = await through(row, pieces, "guard", ends=clean)
+    sent, verdict = await through(row, pieces(data), "guard", ends=clean)
     assert (verdict == "complete", sent.clean) == (whole, whole)
     answer = read([sent.body], dialect="raw")
     assert answer.verdict is (Verdict.COMPLETE if whole else Verdict.FAILED)
@@ -54,13 +50,5 @@ async def test_a_recording_that_is_cut_is_never_taken_for_the_whole(row: dict[st
     assert await cuts_that_pass(row, data, cuts) == []
 
 
-def test_the_proof_counts_its_cuts_and_finds_none_that_passes() -> None:
-    found = cut_everywhere(ROWS[:2], Random(0), cuts_that_pass, places=1, edges=2)
-    assert found.rows[-1][-1] == 0
-    assert found.cuts >= 4
-
-
-async def test_a_cut_that_passes_would_be_found() -> None:
-    row = next(row for row in ROWS if row["verdict"] == "complete")
-    data = recorded(row)
-    assert len(await cuts_that_pass(row, data, [len(data)])) == 2
+class TestTheProof(CutsAreFound):
+    rows, passing, ways = ROWS, staticmethod(cuts_that_pass), 2

@@ -21,7 +21,7 @@ from tests.adapters.asgi_apps import tokens
 
 KNOWN = (
     "known: flush, dialect, wire, timing, buffer, abort, http10, unsealed, on_end, limits, compress, token_flush, "
-    "window"
+    "window, own_thread"
 )
 DIALECTS = (
     "'native', 'openai', 'openai-responses', 'anthropic', 'ui', 'ag-ui', 'raw', 'text', "
@@ -49,6 +49,7 @@ MISTAKES: list[tuple[dict[str, Any], str]] = [
     ({"ids": "id"}, f"unknown option 'ids': write wire=Sse(ids=…); {KNOWN}"),
     ({"gzip": True}, f"unknown option 'gzip': write compress='gzip'; {KNOWN}"),
     ({"compress": True}, "compress is 'gzip', or an instance such as Gzip(level=1), not True"),
+    ({"own_thread": 0}, "own_thread is a bool, for example own_thread=False, not 0"),
     ({"token_flush": 1}, "token_flush is a bool, for example token_flush=True, not 1"),
     ({"timing": 5}, "timing is a Timing, for example Timing(stall=60), not 5"),
     ({"buffer": 5}, "buffer is a Buffer, for example Buffer(max_items=100), not 5"),

@@ -407,3 +407,59 @@ def test_a_source_has_one_context_and_one_thread_from_its_first_step_to_its_clos
     called(application)
     assert [value for value, _ in seen] == ["the endpoint's", "first", "second"]
     assert len({thread for _, thread in seen}) == 1
+
+
+def test_without_a_thread_of_its_own_a_source_is_stepped_on_the_servers() -> None:
+    seen: list[int] = []
+
+    @guarded(own_thread=False)
+    def application(environ: Any) -> Iterator[str]:
+        try:
+            for text in ("one ", "two"):
+                seen.append(threading.get_ident())
+                yield text
+        finally:
+            seen.append(threading.get_ident())
+
+    answer = called(application)
+    assert answer.body.count(b"event: end\n") == 1
+    assert seen == [threading.get_ident()] * 3
+
+
+def test_there_its_headers_wait_for_all_of_the_first_step() -> None:
+    answer = called(GuardedResponse(failing_first(), own_thread=False, timing=Timing(peek=0.001)))
+    assert (answer.status, answer.headers["content-type"]) == (503, "application/problem+json")
+
+
+def failing_first() -> Iterator[str]:
+    raise SourceFailed("overloaded", "come back later", retryable=True)
+    yield ""
+
+
+def test_a_source_that_holds_the_servers_thread_too_long_has_its_connection_cut() -> None:
+    gate, books = Gate(), []
+    over = threading.Event()
+    ends: list[str] = []
+
+    def ended(outcome: Outcome) -> None:
+        ends.append(outcome.status)
+        over.set()
+
+    @guarded(own_thread=False, on_end=ended, timing=Timing(stall=0.05, linger=0.0))
+    def application(environ: Any) -> Iterator[str]:
+        return waiting(gate, books)
+
+    with serving_wsgi("werkzeug", application) as url, Connection(int(url.rpartition(":")[2])) as connection:
+        connection.get("/")
+        body = connection.rest()
+        assert books == []  # it is in the source still
+        gate.open()
+        assert over.wait(DEADLINE)
+    assert b"one " in body
+    assert not body.endswith(b"0\r\n\r\n")
+    assert (ends, books) == (["stalled"], ["closed"])
+
+
+def test_a_stream_in_a_log_has_a_thread_of_its_own_always() -> None:
+    with pytest.raises(ValueError, match="outlives its request"):
+        StreamGuard(MemoryLog(), authorize=lambda environ, action: "").stream(own_thread=False)

@@ -1,4 +1,4 @@
-"""One Node and one Chromium for each module that asks for them, and servers that ask for a quick return."""
+"""One Chromium, one Node for each module that asks for it, and servers that ask for a quick return."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def read(node: Script) -> Read:
     return read
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="package")
 def browser() -> Iterator[Browser]:
     with chromium() as browser:
         yield browser

@@ -20,6 +20,7 @@ from tests.browser.conftest import HERE
 from tests.clients.browser import Browser, Page
 from tests.clients.site import Front, through
 from tests.proofs.browser_client import cost_of, judged, opened
+from tests.proofs.browser_faults import cuts_of, is_whole_once, sources_of
 from tests.test_docs import ROOT, served
 
 pytestmark = pytest.mark.usefixtures("at_once")
@@ -108,6 +109,13 @@ def test_the_proof_at_a_small_size(browser: Browser) -> None:
     assert cost.long[0] < 10  # a machine that is busy with other things makes some
     assert found["count"] == 0
     assert found["tried"] > 2_000
+
+
+def test_the_proof_of_cuts_at_a_small_size(browser: Browser) -> None:
+    found = cuts_of(browser, "binary", step=150)
+    assert (found.tried > 6, found.other) == (True, [])
+    (seen,), cut, starts = sources_of(browser, 1, seed=1, cuts=2)
+    assert (is_whole_once(seen), cut, starts) == (True, 2, 1)
 
 
 def test_the_page_of_the_how_to_shows_the_answer_and_its_receipt_and_stops_it(browser: Browser, tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -58,6 +59,22 @@ class Page:
     def reload(self) -> None:
         """Load it again, and wait until it is there."""
         self.browser.tell(self.name, "reload")
+
+    def size(self, width: int, height: int) -> None:
+        """Of what is seen of it, in pixels of CSS."""
+        self.browser.tell(self.name, "size", width, height)
+
+    def media(self, **features: str) -> None:
+        """What it is shown to prefer: `colorScheme`, `reducedMotion`, `forcedColors`."""
+        self.browser.tell(self.name, "media", features)
+
+    def press(self, key: str) -> None:
+        """A key, by its name: `Tab`, `Enter`."""
+        self.browser.tell(self.name, "press", key)
+
+    def picture(self, path: Path) -> None:
+        """All of it, as a PNG."""
+        self.browser.tell(self.name, "picture", str(path))
 
 
 @contextmanager

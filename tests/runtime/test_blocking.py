@@ -10,7 +10,7 @@ import attrs
 import pytest
 
 from streamguard.core.errors import Failure, SourceFailed
-from streamguard.core.flush import Immediate, Within
+from streamguard.core.flush import EveryTokens, Immediate, Within
 from streamguard.core.receipt import Verdict
 from streamguard.core.verify import StreamVerifier
 from streamguard.observe.hooks import Outcome
@@ -151,6 +151,16 @@ def test_signs_of_life_come_at_their_time_in_a_silence_and_start_anew_with_each_
     play = played(35.0, "one", 29.0, "two", heartbeat=15.0).serve()
     assert play.times(b": hb ") == [15.0, 30.0, 50.0]
     assert play.verifier.verdict is Verdict.COMPLETE
+
+
+def test_they_come_too_while_items_do_of_which_a_policy_holds_the_text() -> None:
+    def holding(script: list[Any], heartbeat: float) -> Play:
+        return played(*script, flush=EveryTokens(10_000, first="policy"), heartbeat=heartbeat).serve()
+
+    play = holding(["token ", 0.1] * 400, 15.0)
+    assert play.times(b": hb ") == pytest.approx([15.0, 30.0], abs=4 * LOOK)
+    assert play.verifier.verdict is Verdict.COMPLETE
+    assert holding(["token ", 0.01] * 38, 0.1).times(b": hb ") == pytest.approx([0.1, 0.2, 0.3], abs=0.05)
 
 
 def test_limits_that_are_below_a_look_are_kept_too() -> None:
@@ -309,6 +319,16 @@ def test_a_source_that_does_not_close_in_time_is_abandoned_and_said_so() -> None
     assert source.limits == [2.0]
 
 
+def test_a_failure_whose_terminal_cannot_be_written_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
+    play = played("one", SourceFailed("overloaded", "later"))
+    parts = iter(play.driver)
+    while b"event: end" not in next(parts):
+        pass
+    play.driver.close()  # as a server does where a write failed
+    assert play.status == "failed"
+    assert len([message for message in caplog.messages if "ended as failed" in message]) == 1
+
+
 def test_a_trailer_stands_behind_a_clean_end_only() -> None:
     assert played("one", trailer=lambda: b"TRAILER").serve().body.endswith(b"TRAILER")
     assert b"TRAILER" not in played("one", ZeroDivisionError(), trailer=lambda: b"TRAILER").serve().body
@@ -338,3 +358,54 @@ def test_times_of_the_outcome_are_those_of_its_clock_and_the_first_item_is_shown
     assert shown == ["one"]
     assert (outcome.request_id, outcome.items, outcome.delivered) == ("r-1", 2, "unknown")
     assert (outcome.started, outcome.first_byte, outcome.first_item, outcome.ended) == (100.0, 100.0, 102.0, 103.0)
+
+
+# ---- a source that is stepped by the thread that iterates ------------------------------------------
+
+
+def held(seconds: float, **options: Any) -> tuple[Play, list[float]]:
+    """A stream whose source holds the thread for so long, asked four times a second whether that is too long; and when
+    its connection was cut."""
+    cuts: list[float] = []
+    play = played(cut=lambda: cuts.append(play.source.now.time - 100.0), **options)
+
+    def hold() -> None:
+        for _ in range(int(seconds / LOOK)):
+            play.source.now.time += LOOK
+            play.driver.overdue()
+
+    play.source.script = ["one", hold, "two"]
+    return play.serve(), cuts
+
+
+def test_a_source_that_holds_the_thread_beyond_the_limit_is_told_of_by_a_cut_connection() -> None:
+    play, cuts = held(60.0, stall=30.0)
+    assert cuts == [30.0]
+    assert (play.status, play.verifier.status) == ("stalled", "stalled")  # where the cut did not reach it
+
+
+@pytest.mark.parametrize("limits", [{"stall": 30.0}, {}], ids=["in time", "without a limit"])
+def test_one_that_comes_back_in_time_is_not(limits: Any) -> None:
+    play, cuts = held(29.0, **limits)
+    assert (cuts, play.status) == ([], "complete")
+
+
+def test_one_that_outlasts_a_drain_is_told_of_so_too() -> None:
+    drain = Drain()
+    drain.begin(0.0)
+    play, cuts = held(1.0, drain=drain)
+    assert (cuts, play.status) == ([LOOK], "shutdown")
+    quick = played(drain=drain, cut=lambda: pytest.fail("it was cut"))  # it is told in band, between two tokens
+    quick.source.script = [part for _ in range(10) for part in ("token ", quick.driver.overdue, 0.1)]
+    assert quick.serve().verifier.status == "shutdown"
+
+
+def test_a_write_that_waits_is_not_the_source_that_does() -> None:
+    now = Now()
+    play = played("one", "two", now=now, stall=30.0, cut=lambda: pytest.fail("it was cut"))
+
+    def write(number: int) -> None:
+        now.time += 60.0
+        play.driver.overdue()
+
+    assert play.serve(write=write).status == "complete"

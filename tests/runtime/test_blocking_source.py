@@ -341,3 +341,68 @@ def test_a_wait_is_interrupted_from_another_thread() -> None:
     thread.join(DEADLINE)
     gate.open()
     assert source.close(DEADLINE)
+
+
+def test_a_plain_source_that_is_inline_is_stepped_and_closed_by_the_consumer() -> None:
+    seen: list[int] = []
+
+    def source() -> Iterator[str]:
+        try:
+            seen.append(threading.get_ident())
+            yield "one"
+            yield "two"
+        finally:
+            seen.append(threading.get_ident())
+
+    items = BlockingSource(TokenSource(source()), None, inline=True)
+    items.start()
+    assert items.next(0.0) == "one"
+    assert items.close(0.0)
+    assert seen == [threading.get_ident()] * 2
+
+
+def test_one_that_never_began_is_closed_there_too_and_another_streams_is_left_alone() -> None:
+    def source() -> Iterator[str]:
+        yield "one"
+
+    own = source()
+    assert BlockingSource(TokenSource(own), None, inline=True).close(0.0)
+    assert own.gi_frame is None
+    others = source()
+    second = BlockingSource(TokenSource(others), None, inline=True)
+    BlockingSource(TokenSource(others), None, inline=True).start()
+    with pytest.raises(ValueError, match="read by another stream"):
+        second.start()
+    assert second.close(0.0)
+    assert next(others) == "one"
+
+
+def test_any_other_source_has_the_loop_also_where_it_may_be_inline() -> None:
+    async def source() -> AsyncIterator[str]:
+        yield threading.current_thread().name
+
+    items = BlockingSource(TokenSource(source()), None, inline=True)
+    items.start()
+    assert items.next(DEADLINE) == "streamguard-loop"
+    assert items.close(DEADLINE)
+
+
+def test_one_that_is_inline_is_watched_from_another_thread_as_long_as_it_is_open() -> None:
+    looked = threading.Event()
+
+    def source() -> Iterator[str]:
+        looked.wait(DEADLINE)
+        yield threading.current_thread().name
+
+    seen: list[str] = []
+
+    def watch() -> None:
+        seen.append(threading.current_thread().name)
+        looked.set()
+
+    items = BlockingSource(TokenSource(source()), None, inline=True)
+    items.watch = watch
+    items.start()
+    assert items.next(None) == threading.current_thread().name
+    items.close(0.0)
+    assert set(seen) == {"streamguard-clock"}

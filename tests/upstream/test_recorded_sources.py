@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import logging
 from random import Random
 from typing import Any
 
@@ -16,8 +15,11 @@ from streamguard.core.receipt import Verdict
 from streamguard.core.wire import Sse
 from tests.core.test_recorded import FOLDER, events, recorded, texts
 from tests.core.wire.streams import read, written
-from tests.cuts import cut_everywhere, cuts_of, profile_of
+from tests.cuts import cuts_of, profile_of
+from tests.recorded_cuts import CutsAreFound, pieces, quiet
 from tests.upstream.recorded import Found, cuts_that_pass, read_from, verdict_of
+
+__all__ = ["quiet"]  # for every test here
 
 pytestmark = pytest.mark.anyio
 
@@ -40,15 +42,6 @@ every = pytest.mark.parametrize("row", STREAMS, ids=named)
 @pytest.fixture(params=["asyncio"], scope="module")
 def anyio_backend(request: pytest.FixtureRequest) -> Any:
     return request.param
-
-
-@pytest.fixture(autouse=True)
-def quiet(caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.CRITICAL, "streamguard")
-
-
-def pieces(data: bytes) -> list[bytes]:
-    return [data[at : at + 700] for at in range(0, len(data), 700)]
 
 
 def guarded(row: dict[str, Any], found: Found, dialect: Dialect) -> list[bytes]:
@@ -117,13 +110,5 @@ async def test_a_recording_that_is_cut_is_never_taken_for_the_whole(row: dict[st
     assert await cuts_that_pass(row, data, cuts) == []
 
 
-def test_the_proof_counts_its_cuts_and_finds_none_that_passes() -> None:
-    found = cut_everywhere(STREAMS[:2], Random(0), cuts_that_pass, places=1, edges=2)
-    assert found.rows[-1][-1] == 0
-    assert found.cuts >= 4
-
-
-async def test_a_cut_that_passes_would_be_found() -> None:
-    row = next(row for row in STREAMS if row["verdict"] == "complete")
-    data = recorded(row)
-    assert len(await cuts_that_pass(row, data, [len(data)])) == 3
+class TestTheProof(CutsAreFound):
+    rows, passing, ways = STREAMS, staticmethod(cuts_that_pass), 3

@@ -3,6 +3,10 @@
 //   {"id": 1, "page": "p", "do": "open", "with": ["http://…"]}      a page of a browser context of its own
 //   {"id": 2, "page": "p", "do": "evaluate", "with": ["async (x) => …", x]}
 //   {"id": 3, "page": "p", "do": "reload" | "close", "with": []}
+//   {"id": 4, "page": "p", "do": "size", "with": [320, 640]}
+//   {"id": 5, "page": "p", "do": "media", "with": [{"colorScheme": "dark", "reducedMotion": "reduce"}]}
+//   {"id": 6, "page": "p", "do": "press", "with": ["Tab"]}
+//   {"id": 7, "page": "p", "do": "picture", "with": ["page.png"]}   all of it
 //
 // Each is answered by {"id", "value"} or {"id", "error"}, in the order in which they are done.
 const { chromium } = require("playwright-core");
@@ -20,6 +24,12 @@ const verbs = {
   evaluate: (browser, name, script, value) => pages.get(name).evaluate(`(${script})(${JSON.stringify(value ?? null)})`),
   async reload(browser, name) {
     await pages.get(name).reload();
+  },
+  size: (browser, name, width, height) => pages.get(name).setViewportSize({ width, height }),
+  media: (browser, name, features) => pages.get(name).emulateMedia(features),
+  press: (browser, name, key) => pages.get(name).keyboard.press(key),
+  async picture(browser, name, path) {
+    await pages.get(name).screenshot({ path, fullPage: true, animations: "disabled" });
   },
   async close(browser, name) {
     await pages.get(name).context().close();
