@@ -11,15 +11,17 @@ import attrs
 
 from streamguard.core.receipt import Verdict
 from streamguard.core.wire import SseDecoder
+from streamguard.log.base import Retention
+from streamguard.log.memory import MemoryLog
 from tests.adapters.asgi_apps import Response, exchange
 from tests.adapters.servers import Server, serving
 from tests.core.test_recorded import recorded
 from tests.cuts import Row, Wrong, profile_of
 from tests.proxy.fronted import in_front
+from tests.recorded_cuts import pieces
 
 __all__ = ["Replay", "replayed"]
 
-_PIECE = 700
 _MOST_KEPT = 2000  # streams in the log of a proxy that is asked some ten thousand times
 
 
@@ -29,8 +31,8 @@ async def _player(scope: Any, receive: Any, send: Any) -> None:
     data = recorded({"file": scope["path"][1:]})[: int(query["cut"][0])]
     headers = [(b"content-type", b"text/event-stream; charset=utf-8")]
     await send({"type": "http.response.start", "status": 200, "headers": headers})
-    for at in range(0, len(data), _PIECE):
-        await send({"type": "http.response.body", "body": data[at : at + _PIECE], "more_body": True})
+    for piece in pieces(data):
+        await send({"type": "http.response.body", "body": piece, "more_body": True})
     if "ends" in query:
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 
@@ -62,9 +64,6 @@ class Replay:
 @contextmanager
 def replayed(*rules: str) -> Iterator[Replay]:
     """Proxies for both profiles and each of the rules."""
-    from streamguard.log.base import Retention
-    from streamguard.log.memory import MemoryLog
-
     proxies = {}
     with ExitStack() as stack:
         behind = stack.enter_context(serving(_player))

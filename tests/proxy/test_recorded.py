@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterator
 from random import Random
 from typing import Any
@@ -12,13 +11,14 @@ import pytest
 
 from streamguard.core.receipt import Verdict
 from tests.adapters.middleware_apps import events
-from tests.core.test_recorded import ROWS, recorded, texts
+from tests.core.test_recorded import ROWS, every, recorded, texts
 from tests.core.wire.streams import read
-from tests.cuts import cut_everywhere, cuts_of
+from tests.cuts import cuts_of
 from tests.proofs.behind_the_proxy import whole_and_broken
 from tests.proxy.replayed import Replay, replayed
+from tests.recorded_cuts import CutsAreFound, quiet
 
-EVERY = pytest.mark.parametrize("row", ROWS, ids=lambda row: row["file"].removesuffix(".sse"))
+__all__ = ["quiet"]  # for every test here
 
 
 @pytest.fixture(scope="module")
@@ -27,12 +27,7 @@ def replay() -> Iterator[Replay]:
         yield made
 
 
-@pytest.fixture(autouse=True)
-def quiet(caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.CRITICAL, "streamguard")
-
-
-@EVERY
+@every
 def test_a_recording_gets_the_verdict_of_the_index(replay: Replay, row: dict[str, Any]) -> None:
     data, whole = recorded(row), row["verdict"] == "complete"
     answer = replay.read(row, ends=row["http_end"] == "clean")
@@ -52,14 +47,14 @@ def test_a_recording_that_is_cut_is_never_taken_for_the_whole(replay: Replay) ->
         assert anyio.run(replay.cuts_that_pass, row, data, cuts) == []
 
 
-def test_the_proof_counts_its_cuts_and_finds_none_that_passes(replay: Replay) -> None:
-    found = cut_everywhere(ROWS[:2], Random(0), replay.cuts_that_pass, places=1, edges=1)
-    assert (found.rows[-1][-1], found.cuts >= 4) == (0, True)
-    assert whole_and_broken(replay, ROWS[:2]) == []
+class TestTheProof(CutsAreFound):
+    rows, ways = ROWS, 1
 
+    @pytest.fixture(autouse=True)
+    def through_the_proxy(self, replay: Replay) -> None:
+        type(self).passing = staticmethod(replay.cuts_that_pass)
 
-def test_a_cut_that_passes_would_be_found(replay: Replay) -> None:
-    row = next(row for row in ROWS if row["verdict"] == "complete")
-    data = recorded(row)
-    assert len(anyio.run(replay.cuts_that_pass, row, data, [len(data)])) == 1
-    assert len(whole_and_broken(replay, [{**row, "verdict": "failed"}])) == 1
+    def test_a_recording_that_comes_otherwise_would_be_found(self, replay: Replay) -> None:
+        assert whole_and_broken(replay, ROWS[:2]) == []
+        whole = next(row for row in ROWS if row["verdict"] == "complete")
+        assert len(whole_and_broken(replay, [{**whole, "verdict": "failed"}])) == 1
