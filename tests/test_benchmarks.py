@@ -94,7 +94,7 @@ def test_the_views_of_a_framework_send_every_token(framework: str, way: str) -> 
 
 
 def test_both_ways_through_a_process_in_front_send_every_token() -> None:
-    with proxied("proxy", "relay", http="httptools", loop="uvloop") as ports:
+    with proxied("proxy", "relay", loop="uvloop") as ports:
         assert [stream(port, "/brief", 3).tokens for port in ports] == [3 * PROXIED_BRIEF] * 2
 
 

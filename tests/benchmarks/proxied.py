@@ -34,12 +34,13 @@ from streamguard.log.memory import MemoryLog
 from streamguard.proxy.app import ProxySettings, proxy_app
 from streamguard.proxy.upstream import Upstream
 from tests.benchmarks.load import Load, ask, stamp, stream
-from tests.benchmarks.served import PAIRS, STACKS, allow_files, answering, served
+from tests.benchmarks.served import PAIRS, allow_files, answering, served
 from tests.proofs.measure import ratio
 from tests.proofs.registry import Result, Run, Table, proof
 
 __all__ = ["BRIEF", "MOST", "proxied", "proxy_per_token"]
 
+STACKS: Final = (("h11", "asyncio"), ("h11", "uvloop"))  # the command's
 STREAMS: Final = 500
 RATE: Final = 5  # tokens a second and stream
 TOKENS: Final = 50
@@ -100,7 +101,7 @@ def _relay() -> Starlette:
 relay = answering(_relay())
 proxy = answering(
     proxy_app(
-        Upstream.parse(os.environ.get(_MODEL, "http://localhost")), MemoryLog(), ProxySettings(on_sigterm=False)
+        Upstream.parse(os.environ.get(_MODEL, "http://localhost")), MemoryLog(), ProxySettings(on_sigterm=False, connect=60.0)
     )
 )
 
@@ -173,5 +174,5 @@ def proxy_per_token(run: Run) -> Result:
             Table(("uvicorn with", *late_columns), times, title="From the model to the reader, in ms"),
         ],
         [f"{STREAMS} streams at {RATE} tokens a second, {TOKENS} tokens each."],
-        ["uvicorn", "starlette", "httpx", "httpcore", "h11", "httptools", "uvloop"],
+        ["uvicorn", "starlette", "httpx", "httpcore", "h11", "uvloop"],
     )
