@@ -99,11 +99,8 @@ def _relay() -> Starlette:
 
 
 relay = answering(_relay())
-proxy = answering(
-    proxy_app(
-        Upstream.parse(os.environ.get(_MODEL, "http://localhost")), MemoryLog(), ProxySettings(on_sigterm=False, connect=60.0)
-    )
-)
+_settings = ProxySettings(on_sigterm=False, connect=60.0)
+proxy = answering(proxy_app(Upstream.parse(os.environ.get(_MODEL, "http://localhost")), MemoryLog(), _settings))
 
 
 @contextmanager
