@@ -33,6 +33,7 @@ from tests.adapters.servers import serving
 from tests.adapters.wsgi_servers import serving_wsgi
 from tests.asking import http
 from tests.log.redis_server import redis_server
+from tests.proxy.fronted import in_front
 from tests.upstream.engine import WHOLE, Engine
 from tests.upstream.player import CHAT, Player
 
@@ -59,6 +60,7 @@ RUN = {
     "deployed_app.py", "draining_app.py", "logged_app.py", "loaded_policy.py",
     "model_server_app.py", "looking_app.py", "ruled_app.py", "outliving_app.py", "aiohttp_app.py", "socket_app.py",
     "browser_app.py", "watched_app.py", "counting_app.py", "recorded_app.py", "vllm_guard.py",
+    "fake_vllm_app.py", "counting.py",
 }  # fmt: skip
 
 
@@ -666,6 +668,14 @@ def test_the_middlewares_for_vllm_pass_no_marker_behind_its_error(
     assert stranger.status_code == {"Guarded": 200, "Resumable": 403}[name]  # vLLM itself has a key, and refuses it
     assert died.partition(": ")[2] in found  # the event's data, to the byte
     assert "[DONE]" not in found
+
+
+def test_a_model_server_that_dies_is_noticed_through_the_proxy_as_the_tutorial_says(tmp_path: Path) -> None:
+    page = (ROOT / "docs" / "tutorial" / "guard-a-vllm.md").read_text(encoding="utf-8")
+    unguarded, guarded = re.findall(r"^```text\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
+    with served(tmp_path, "fake_vllm_app.py") as url, in_front(int(url.rpartition(":")[2])) as proxy:
+        assert ran(tmp_path, "counting.py", url) == unguarded
+        assert ran(tmp_path, "counting.py", proxy.url) == guarded
 
 
 def test_a_stream_in_a_file_is_read_by_another_process(tmp_path: Path) -> None:
