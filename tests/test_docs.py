@@ -57,7 +57,7 @@ RUN = {
     "flask_app.py", "quick_app.py", "wsgi_app.py", "django_app.py",
     "deployed_app.py", "draining_app.py", "logged_app.py", "loaded_policy.py",
     "model_server_app.py", "looking_app.py", "ruled_app.py", "outliving_app.py", "aiohttp_app.py", "socket_app.py",
-    "browser_app.py",
+    "browser_app.py", "marked_app.py", "frames_reader.py", "anthropic_app.py", "converted_handler.py",
 }  # fmt: skip
 
 
@@ -122,7 +122,7 @@ def test_a_cut_answer_of_the_readmes_surviving_endpoint_goes_on(tmp_path: Path) 
     words, text, last = [f"word-{number}" for number in range(20)], "", ""
     headers = {"x-user": "ann", "streamguard": "v=1"}
     with served(tmp_path, "surviving_app.py") as url:
-        with http.stream("POST", f"{url}/chat", params={"text": " ".join(words)}, headers=headers) as response:
+        with http.stream("POST", f"{url}/chat", json={"text": " ".join(words)}, headers=headers) as response:
             for line in response.iter_lines():
                 last = line[4:] if line.startswith("id: ") else last
                 text += line[7:-1] if line.startswith('data: "') else ""
@@ -133,6 +133,15 @@ def test_a_cut_answer_of_the_readmes_surviving_endpoint_goes_on(tmp_path: Path) 
     text += "".join(re.findall(r'^data: "(.*)"$', rest, re.MULTILINE))
     assert (text, stranger.status_code) == ("".join(f"{word} " for word in words), 404)
     assert '"status":"complete"' in rest
+
+
+def test_the_readmes_client_reads_the_surviving_endpoint_with_the_lines_that_the_readme_changes(tmp_path: Path) -> None:
+    readme = PAGES[0].read_text(encoding="utf-8")
+    found = re.search(r"^-(    async with client\.stream.*)\n\+(.*)\n\+(.*)$", readme, re.MULTILINE)
+    assert found is not None
+    with served(tmp_path, "surviving_app.py") as url:
+        out = ran(tmp_path, "client.py", **{found[1]: f"{found[2]}\n{found[3]}", "http://127.0.0.1:8000": url})
+    assert out.startswith("Hello from a stream COMPLETE, 5 frames")
 
 
 @pytest.mark.parametrize("name", ["openai_app.py", "chat_app.py"])
@@ -359,7 +368,7 @@ def test_the_middleware_looks_and_then_guards_as_the_page_says(tmp_path: Path) -
     assert found["endpoints"] == {"GET /story": {"streams": 2, "refused": 1}}
     told = "a stream of GET /story would be refused a clean end: truncated: unproven_end: the stream ended without its"
     assert told in (tmp_path / "stderr").read_text(encoding="utf-8")
-    turned = {"GuardMiddleware, report": 'GuardMiddleware, mode="guard", report'}
+    turned = {"GuardMiddleware(app, report": 'GuardMiddleware(app, mode="guard", report'}
     with served(tmp_path, "looking_app.py", **turned) as url:
         with client.stream_sync("GET", f"{url}/story") as answer:
             assert answer.read() == "word-0 word-1 word-2 "
@@ -373,6 +382,18 @@ def test_the_middlewares_rules_differ_by_path_as_the_page_says(tmp_path: Path) -
         assert http.get(f"{url}/alone").text.count(":") == 4
         with pytest.raises(httpx.RemoteProtocolError):
             http.get(f"{url}/strict")
+
+
+def test_a_marker_made_by_hand_proves_the_end_where_the_middleware_is_told_so(tmp_path: Path) -> None:
+    with served(tmp_path, "marked_app.py") as url:
+        whole = http.get(f"{url}/story").text
+        assert "data: [DONE]" in whole
+        assert ".complete" in whole
+        with pytest.raises(httpx.RemoteProtocolError):
+            http.get(f"{url}/story?fault=1")
+    told = {", end=lambda event: event.data == \"[DONE]\"": ""}
+    with served(tmp_path, "marked_app.py", **told) as url:
+        assert ".complete" in http.get(f"{url}/story?fault=1").text
 
 
 def test_what_streams_already_outlives_its_connection_as_the_page_says(tmp_path: Path) -> None:
