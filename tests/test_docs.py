@@ -16,15 +16,18 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
 
+import anthropic
 import httpx
 import openai
 import pytest
+from fastapi import FastAPI
 
-from streamguard import client
+from streamguard import SourceFailed, client, tool_call
+from streamguard.adapters.fastapi import SealMiddleware, guarded
 from streamguard.core.errors import FailedStream
 from tests.adapters.aiohttp_serving import serving_aiohttp
 from tests.adapters.logged_apps import wait_until
@@ -183,6 +186,8 @@ def test_a_converted_endpoint_serves_bare_text_and_one_of_ready_made_events_its_
         events = http.get(f"{url}/steps")
         with client.stream_sync("GET", f"{url}/steps") as answer:
             assert [frame.data for frame in answer.frames()] == [f'{{"number": {number}}}' for number in range(3)]
+        tokens = http.get(f"{url}/tokens").text
+    assert re.findall(r"^event: token\n(?:: .*\n)?data: (\w+)$", tokens, re.MULTILINE) == ["Hello", "you"]
     assert events.text.count("event: step\n") == 3
     assert events.headers["streamguard"]
 
@@ -426,6 +431,11 @@ def test_the_handlers_of_aiohttp_stream(tmp_path: Path) -> None:
         for path in ("chat", "lasting"):
             with client.stream_sync("POST", f"{server.url}/{path}", json={"text": "word by word"}) as answer:
                 assert answer.read() == "word by word "
+    module = {"__name__": "converted_handler"}
+    exec(BLOCKS["converted_handler.py"], module)
+    with serving_aiohttp(module["app"]) as server:
+        with client.stream_sync("POST", f"{server.url}/chat", json={"text": "word by word"}) as answer:
+            assert answer.read() == "word by word "
 
 
 def test_the_views_of_flask_and_a_function_of_the_environ_stream(tmp_path: Path) -> None:
@@ -659,8 +669,46 @@ def test_a_model_server_that_stops_in_the_middle_is_a_failure_before_it(
             with client.stream_sync("POST", f"{url}/chat", json={"text": "Hello"}) as answer:
                 with pytest.raises(FailedStream, match="upstream_truncated"):
                     answer.read()
+            player.plays('{"choices": []}')
+            whole = http.post(f"{url}/v1/chat/completions", json={"model": "m", "messages": []})
+            statuses = []
+            for status in (429, 400):
+                player.plays("no", status=status)
+                statuses.append(http.post(f"{url}/v1/chat/completions", json=body).status_code)
+    assert (whole.text, statuses) == ('{"choices": []}', [503, 500])
     assert re.findall("^data: .*", chunks, re.MULTILINE) == [event.strip() for event in CHAT]
     assert player.asked[1]["authorization"] == "Bearer key"
+
+
+def test_an_anthropic_client_reads_the_messages_endpoint_with_its_model_and_usage(tmp_path: Path) -> None:
+    asked: Any = {"model": "tiny", "max_tokens": 9, "messages": [{"role": "user", "content": "one two three"}]}
+    with served(tmp_path, "anthropic_app.py") as url:
+        with anthropic.Anthropic(base_url=url, api_key="none", max_retries=0) as sdk:
+            with sdk.messages.stream(**asked) as stream:
+                streamed = stream.get_final_message()
+            answers = [streamed, sdk.messages.create(**asked)]
+    for answer in answers:
+        assert [part.text for part in answer.content if part.type == "text"] == ["one two three "]
+        assert (answer.model, answer.stop_reason) == ("tiny", "end_turn")
+        assert (answer.usage.input_tokens, answer.usage.output_tokens) == (3, 3)
+
+
+def test_text_and_tool_calls_are_read_in_one_loop_as_the_page_says(tmp_path: Path) -> None:
+    app = FastAPI()
+
+    @app.get("/{fault}")
+    @guarded
+    async def answer(fault: int) -> AsyncIterator[Any]:
+        yield "Let me see. "
+        yield tool_call(id="c1", name="weather", arguments='{"city": "Paris"}')
+        if fault:
+            raise SourceFailed("broke", "it broke")
+
+    app.add_middleware(SealMiddleware)
+    with serving(app) as server:
+        assert ran(tmp_path, "frames_reader.py", f"{server.url}/0") == "Let me see. weather {'city': 'Paris'}\n"
+        with pytest.raises(AssertionError, match="FailedStream"):  # and no tool was run
+            ran(tmp_path, "frames_reader.py", f"{server.url}/1")
 
 
 def test_a_stream_in_a_file_is_read_by_another_process(tmp_path: Path) -> None:
