@@ -26,7 +26,7 @@ LAYERS = {
     ),
     **dict.fromkeys([f"log.{part}" for part in _REDIS], ("core", "log")),
     "observe.hooks": ("core",),
-    "observe": ("core", "observe.hooks"),
+    "observe": ("core", "observe"),
     "runtime": ("core", "log.base", "observe.hooks", "runtime"),
     "app": ("core", "log.base", "observe.hooks", "runtime"),
     "upstream": ("core", "client.body", "runtime.closing", "runtime.source", "runtime.takeover", "upstream"),
@@ -65,6 +65,7 @@ HOMES = {
     "asgiref": "adapters.django",
     "httpx": "client.httpx",
     "redis": "log.redis_link",
+    "prometheus_client": "observe.prometheus",
     "rich": "check.report",
 }
 MAY_IMPORT_HOME = {

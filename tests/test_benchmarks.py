@@ -18,6 +18,8 @@ from tests.benchmarks.cost import LIMITS, check
 from tests.benchmarks.first_token import PARSERS
 from tests.benchmarks.idle import idle
 from tests.benchmarks.load import stream
+from tests.benchmarks.observed import WAYS as OBSERVED
+from tests.benchmarks.observed import microseconds
 from tests.benchmarks.paths import WAYS, Way, serve, tokens
 from tests.benchmarks.reading import CUTS, DIALECTS
 from tests.benchmarks.served import BRIEF, served
@@ -114,3 +116,9 @@ def test_what_a_compressed_stream_holds_is_bounded_by_its_window() -> None:
     holds = [float(str(row[1])) for row in result.tables[0].rows]
     assert holds == sorted(holds)
     assert all(kb >= 4 * 2**window / 1000 for kb, window in zip(holds, WINDOWS, strict=True))
+
+
+@pytest.mark.parametrize("way", OBSERVED.values(), ids=OBSERVED)
+def test_an_observed_answer_sends_what_an_unobserved_one_does(way: Way) -> None:
+    assert microseconds(way, 20, 20)() > 0  # which counts them
+    assert serve(way.make(tokens(20))).sends == serve(OBSERVED["nothing"].make(tokens(20))).sends

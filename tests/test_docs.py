@@ -61,6 +61,7 @@ RUN = {
     "deployed_app.py", "draining_app.py", "logged_app.py", "loaded_policy.py",
     "model_server_app.py", "looking_app.py", "ruled_app.py", "outliving_app.py", "aiohttp_app.py", "socket_app.py",
     "browser_app.py", "marked_app.py", "frames_reader.py", "anthropic_app.py", "converted_handler.py",
+    "browser_app.py", "watched_app.py", "counting_app.py", "recorded_app.py",
 }  # fmt: skip
 
 
@@ -731,3 +732,33 @@ def test_a_stream_in_redis_is_read_by_another_process(tmp_path: Path) -> None:
                 next(line for line in first.iter_lines() if "word-0" in line)
                 answer = http.get(f"{other}/streams?name=7", headers=headers)
     assert "".join(re.findall(r'^data: "(.*)"$', answer.text, re.MULTILINE)) == words
+
+
+def test_what_is_watched_is_counted_told_and_recorded(tmp_path: Path) -> None:
+    with served(tmp_path, "watched_app.py") as url:
+        with client.stream_sync("GET", f"{url}/answer") as answer:
+            assert answer.read() == "Hello world"
+        with pytest.raises(FailedStream), client.stream_sync("GET", f"{url}/broken") as answer:
+            answer.read()
+        closed = 'streamguard_streams_closed_total{cause="%s",part="direct",status="%s"} 1.0'
+        wanted = [closed % ("", "complete"), closed % ("source_error", "failed")]
+        wait_until(lambda: all(line in httpx.get(f"{url}/metrics").text for line in wanted))
+    assert "(direct) ended as failed: cause=source_error" in (tmp_path / "stderr").read_text(encoding="utf-8")
+
+
+def test_a_record_is_a_line_of_json(tmp_path: Path) -> None:
+    with served(tmp_path, "recorded_app.py") as url:
+        with pytest.raises(FailedStream), client.stream_sync("GET", f"{url}/broken") as answer:
+            answer.read()
+    log = (tmp_path / "stderr").read_text(encoding="utf-8")
+    (record,) = [json.loads(line) for line in log.splitlines() if line.startswith("{")]
+    assert (record["status"], record["cause"], record["items"]) == ("failed", "source_error", 1)
+    assert record["system"]["open"]["direct"] == 0
+
+
+def test_an_observer_of_ones_own_is_told(tmp_path: Path) -> None:
+    with served(tmp_path, "counting_app.py") as url, client.stream_sync("GET", f"{url}/answer") as answer:
+        assert answer.read() == "Hello world"
+    log = (tmp_path / "stderr").read_text(encoding="utf-8")
+    assert re.search(r"^INFO:streams:[\w-]{8}: the first frame came after 0\.\d s$", log, re.MULTILINE)
+    assert re.search(r"^INFO:streams:[\w-]{8}: complete, 2 items$", log, re.MULTILINE)

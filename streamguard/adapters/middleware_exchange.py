@@ -216,6 +216,7 @@ class Guarded(_Counted):
             if kind == "lines":
                 answer = LinesAnswer(body.source, status=status, headers=headers, options=options)
                 if guard is not None:
+                    answer.options = attrs.evolve(options, observe=guard.observe)
                     answer.place = await self._place(guard, request)
             elif guard is None:
                 answer = GuardedAnswer(body.source, status=status, headers=headers, options=options)
