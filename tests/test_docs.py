@@ -61,7 +61,7 @@ RUN = {
     "deployed_app.py", "draining_app.py", "logged_app.py", "loaded_policy.py",
     "model_server_app.py", "looking_app.py", "ruled_app.py", "outliving_app.py", "aiohttp_app.py", "socket_app.py",
     "browser_app.py", "marked_app.py", "frames_reader.py", "anthropic_app.py", "converted_handler.py",
-    "browser_app.py", "watched_app.py", "counting_app.py", "recorded_app.py",
+    "watched_app.py", "counting_app.py", "recorded_app.py",
 }  # fmt: skip
 
 
