@@ -35,7 +35,7 @@ LAYERS = {
     "check": ("core", "client.body", "client.head", "options", "check"),
     "options": (),
     "adapters": ("core", "log.base", "observe.hooks", "runtime", "app", "upstream", "browser", "adapters"),
-    "proxy": ("core", "log.base", "observe.hooks", "runtime", "app", "upstream", "adapters.asgi"),
+    "proxy": ("core", "log", "runtime", "app", "adapters", "client.body", "options", "proxy"),
     "testing": (ANY,),
     "demo": (ANY,),
     "cli": (ANY,),
@@ -67,6 +67,8 @@ HOMES = {
     "redis": "log.redis_link",
     "prometheus_client": "observe.prometheus",
     "rich": "check.report",
+    "httpcore": "proxy.pool",
+    "uvicorn": "proxy.server",
 }
 MAY_IMPORT_HOME = {
     ("adapters.fastapi", "adapters.starlette"),  # FastAPI is Starlette
@@ -77,6 +79,9 @@ MAY_IMPORT_HOME = {
     ("adapters.aiohttp_websocket", "adapters.aiohttp"),
     ("client.exchange", "client.httpx"),
     ("upstream.server", "client.httpx"),  # the same library, to ask others with
+    ("proxy.network", "proxy.pool"),
+    ("proxy.app", "proxy.pool"),
+    ("proxy.run", "proxy.server"),
     ("check.transport", "client.httpx"),  # and to ask as an ordinary client does
     *((f"log.{name}", "log.redis_link") for name in _REDIS),
 }

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import logging
 import os
 import re
 import shutil
@@ -35,6 +36,7 @@ from tests.adapters.servers import serving
 from tests.adapters.wsgi_servers import serving_wsgi
 from tests.asking import http
 from tests.log.redis_server import redis_server
+from tests.proxy.fronted import in_front
 from tests.upstream.engine import WHOLE, Engine
 from tests.upstream.player import CHAT, Player
 
@@ -61,7 +63,7 @@ RUN = {
     "deployed_app.py", "draining_app.py", "logged_app.py", "loaded_policy.py",
     "model_server_app.py", "looking_app.py", "ruled_app.py", "outliving_app.py", "aiohttp_app.py", "socket_app.py",
     "browser_app.py", "marked_app.py", "frames_reader.py", "anthropic_app.py", "converted_handler.py",
-    "watched_app.py", "counting_app.py", "recorded_app.py",
+    "watched_app.py", "counting_app.py", "recorded_app.py", "vllm_guard.py", "fake_vllm_app.py", "counting.py",
 }  # fmt: skip
 
 
@@ -710,6 +712,39 @@ def test_text_and_tool_calls_are_read_in_one_loop_as_the_page_says(tmp_path: Pat
         assert ran(tmp_path, "frames_reader.py", f"{server.url}/0") == "Let me see. weather {'city': 'Paris'}\n"
         with pytest.raises(AssertionError, match="FailedStream"):  # and no tool was run
             ran(tmp_path, "frames_reader.py", f"{server.url}/1")
+
+
+@pytest.mark.parametrize("name", ["Guarded", "Resumable"])
+def test_the_middlewares_for_vllm_pass_no_marker_behind_its_error(
+    name: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.WARNING, "streamguard")  # the block sets it, and it is put back behind this test
+    module: dict[str, Any] = {"__name__": "vllm_guard"}
+    exec(BLOCKS["vllm_guard.py"], module)
+    monkeypatch.setenv("VLLM_API_KEY", "key")
+    player, died = Player(), 'data: {"error": {"message": "EngineCore encountered an issue", "code": 500}}\n\n'
+    with serving(module[name](player.app)) as server:
+        url, headers = f"{server.url}/v1/chat/completions", {"authorization": "Bearer key"}
+        player.plays(*CHAT)
+        assert "data: [DONE]" in http.post(url, json={}, headers=headers).text
+        stranger = http.post(url, json={}, headers={"authorization": "Bearer other"})
+        player.plays(*CHAT[:2], died, "data: [DONE]\n\n")
+        with http.stream("POST", url, json={}, headers=headers) as response:
+            found = ""
+            with pytest.raises(httpx.RemoteProtocolError):
+                for text in response.iter_text():
+                    found += text
+    assert stranger.status_code == {"Guarded": 200, "Resumable": 403}[name]  # vLLM itself has a key, and refuses it
+    assert died.partition(": ")[2] in found  # the event's data, to the byte
+    assert "[DONE]" not in found
+
+
+def test_a_model_server_that_dies_is_noticed_through_the_proxy_as_the_tutorial_says(tmp_path: Path) -> None:
+    page = (ROOT / "docs" / "tutorial" / "guard-a-vllm.md").read_text(encoding="utf-8")
+    unguarded, guarded = re.findall(r"^```text\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
+    with served(tmp_path, "fake_vllm_app.py") as url, in_front(int(url.rpartition(":")[2])) as proxy:
+        assert ran(tmp_path, "counting.py", url) == unguarded
+        assert ran(tmp_path, "counting.py", proxy.url) == guarded
 
 
 def test_a_stream_in_a_file_is_read_by_another_process(tmp_path: Path) -> None:
