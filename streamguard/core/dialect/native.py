@@ -13,7 +13,16 @@ from typing import Any
 
 import attrs
 
-from streamguard.core.dialect.base import Payload, Reading, Sent, refuse_wire, scan_string, summary
+from streamguard.core.dialect.base import (
+    YIELD_EVENT,
+    Payload,
+    Reading,
+    Sent,
+    is_event_fields,
+    refuse_wire,
+    scan_string,
+    summary,
+)
 from streamguard.core.dialect.blocks import as_call, as_text, awaited
 from streamguard.core.errors import Failure, UnsupportedItem
 from streamguard.core.items import Block, Ending
@@ -32,7 +41,11 @@ class NativeEncoder:
 
     def item(self, item: Sent, ending: Ending) -> list[Payload]:
         if not isinstance(item, Block):
-            raise UnsupportedItem(type(item).__name__, "native", "yield str, bytes or Block, or choose `raw`")
+            if is_event_fields(item):
+                kind, advice = "a mapping of an event's fields", f"yield the text itself, or choose `raw` and {YIELD_EVENT}"
+            else:
+                kind, advice = type(item).__name__, "yield str, bytes or Block, or choose `raw`"
+            raise UnsupportedItem(kind, "native", advice)
         payload = Payload(dumps({"type": item.type, **item.fields}), "block")
         self._asked += awaited(item.type)
         return [payload]

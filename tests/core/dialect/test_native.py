@@ -31,6 +31,12 @@ def test_a_providers_event_has_no_place(item: Event | dict[str, int]) -> None:
         Native().encoder().wire(b"data: x\n\n", Ending())
 
 
+def test_the_fields_of_an_sse_library_s_event_are_told_how_to_be_yielded() -> None:
+    """What sse-starlette's generators yield."""
+    with pytest.raises(UnsupportedItem, match=r"yield the text itself, or choose `raw` and yield Event\('hello', 'token'\)"):
+        Native().encoder().item({"event": "token", "data": "hello"}, Ending())
+
+
 def test_a_source_that_returns_is_complete_by_its_return() -> None:
     ending = Ending()
     assert Native().encoder().judge(ending) is None
