@@ -82,6 +82,7 @@ class Guarding:
     """What `wrap` makes of a source here: a guarded answer for one connection."""
 
     decorator = "@guarded"
+    whole = "JSONResponse(…)"
     logs = False
 
     def __init__(self, options: AnswerOptions) -> None:

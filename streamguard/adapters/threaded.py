@@ -51,13 +51,14 @@ Dress = Callable[[Any], Any]
 
 class Guarding:
     """What a guarded endpoint's request is answered with, on a thread. `dress` is what is done to a source before it is
-    taken: the framework's own context around it."""
+    taken: the framework's own context around it; `whole` is what to return for an answer that does not stream."""
 
     decorator = "@guarded"
 
-    def __init__(self, options: AnswerOptions, dress: Dress = lambda source: source) -> None:
+    def __init__(self, options: AnswerOptions, dress: Dress = lambda source: source, whole: str = "it from another application") -> None:
         self.options = options
         self.dress = dress
+        self.whole = whole
 
     def answer(self, environ: Environ, request: Any, endpoint: Callable[[], Any], name: Any, passes: Passes) -> Any:
         """The Head of the answer, or what the endpoint returned, where that `passes` as a response of its own."""
@@ -71,7 +72,7 @@ class Guarding:
             if passes(source):
                 answer.finish()
                 return source
-            refuse_plain(name, source)
+            refuse_plain(name, source, self.whole)
             answer.give(self.dress(source))
         except BaseException:
             answer.finish()
@@ -85,9 +86,13 @@ class Logging(Guarding):
     decorator = "@guard.stream"
 
     def __init__(
-        self, guard: ThreadGuard, both: tuple[StreamOptions, AnswerOptions], dress: Dress = lambda source: source
+        self,
+        guard: ThreadGuard,
+        both: tuple[StreamOptions, AnswerOptions],
+        dress: Dress = lambda source: source,
+        whole: str = "it from another application",
     ) -> None:
-        super().__init__(both[1], dress)
+        super().__init__(both[1], dress, whole)
         self.guard = guard
         self.both = both
 
@@ -101,7 +106,7 @@ class Logging(Guarding):
                 if passes(source):
                     _let_go(claim)
                     return source
-                refuse_plain(name, source)
+                refuse_plain(name, source, self.whole)
                 source = self.dress(source)
             except BaseException:
                 _let_go(claim)
