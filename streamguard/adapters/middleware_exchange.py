@@ -48,7 +48,7 @@ class _Counted:
         endpoint = f"{self.scope['method']} {route_of(self.scope)}"
         name = request_id.decode("latin-1") or None
         self.report.add(endpoint, verdict, failure, name)
-        if tell and verdict in ("truncated", "failed") and failure is not None:
+        if tell and verdict == "failed" and failure is not None:
             self.report.log(Refused(endpoint, verdict, failure.code, failure.message, name))
 
 
@@ -103,17 +103,17 @@ class Observed(_Counted):
             logger.exception("GuardMiddleware: the end of a stream could not be judged")
             return
         late = self._by_base is not None and time.monotonic() - self._by_base < LATE
-        if isinstance(exc, Exception) and self._ended and late:
+        left = self._left or isinstance(exc, OSError) or type(exc).__name__ == "ClientDisconnect"
+        stopped = left or (exc is not None and not isinstance(exc, Exception))
+        if isinstance(exc, Exception) and not left and (late or not self._ended):
             self.count("failed", failure_from(exc), tell=True)
-        elif self._ended or (judged.verdict == "complete" and judged.proved):
+        elif self._ended or (stopped and judged.verdict == "complete" and judged.proved):
             # Also where the reader left behind the marker, as SDKs do.
-            self.count(judged.verdict, judged.failure, tell=True)
-        elif self._left or isinstance(exc, OSError) or type(exc).__name__ == "ClientDisconnect":
+            self.count("complete" if judged.verdict == "complete" else "failed", judged.failure, tell=True)
+        elif left:
             self.count("left", None)
-        elif isinstance(exc, Exception):
-            self.count("failed", failure_from(exc), tell=True)
-        else:
-            self.count("truncated", judged.failure or UNENDED, tell=True)
+        else:  # as the guard would end it, whatever the bytes say
+            self.count("failed", UNENDED, tell=True)
 
 
 @attrs.define

@@ -44,6 +44,7 @@ UNENDED: Final = Failure("unended", "the application stopped before the last par
 
 _EVENTS: Final = b"text/event-stream"
 _LINES: Final = frozenset([b"application/" + name for name in (b"x-ndjson", b"ndjson", b"jsonl", b"x-jsonl")])
+_TORN: Final = Failure("unproven_end", "the stream ended inside an event", retryable=True)
 _UNMARKED: Final = Failure("unproven_end", "the stream ended without its end marker", retryable=True)
 
 
@@ -126,7 +127,7 @@ class EventJudge:
         if verifier.verdict in (Verdict.COMPLETE, Verdict.UNVERIFIED):
             return Judged("complete", proved=verifier.proved_by != "framing" or verifier.finish_reason is not None)
         if verifier.verdict is Verdict.TRUNCATED:
-            return Judged("truncated", _UNMARKED)
+            return Judged("truncated", _UNMARKED if self._reader.asks_marker else _TORN if clean else UNENDED)
         error = verifier.error()
         failure = error.failure if isinstance(error, FailedStream) else None
         return Judged("failed", failure or Failure(verifier.receipt.code or "unreadable", str(error)))

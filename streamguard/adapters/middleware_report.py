@@ -19,7 +19,7 @@ __all__ = ["Refused", "Report", "Verdict"]
 
 logger = logging.getLogger("streamguard")
 
-Verdict = Literal["complete", "truncated", "failed", "left"]
+Verdict = Literal["complete", "failed", "left"]
 
 _MAX_NAMES: Final = 200  # endpoints, and codes, that are counted apart
 _MAX_RECENT: Final = 100  # refused streams that are kept

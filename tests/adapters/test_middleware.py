@@ -17,7 +17,7 @@ from starlette.routing import Route
 from streamguard.adapters.middleware import GuardMiddleware, Report
 from streamguard.adapters.seal import Message, Receive, Scope, SealMiddleware, Send
 from streamguard.core.dialect import Raw
-from tests.adapters.middleware_apps import DONE, LINES, called, chunk, http, streaming
+from tests.adapters.middleware_apps import DONE, LINES, QUICK, called, chunk, http, streaming
 
 pytestmark = pytest.mark.anyio
 
@@ -107,27 +107,35 @@ async def broken() -> AsyncGenerator[bytes, None]:
     raise ValueError("password=hunter2")
 
 
+async def behind() -> AsyncGenerator[bytes, None]:
+    for piece in WHOLE:
+        yield piece
+    raise ValueError("password=hunter2")
+
+
 OWN = [b"data: one\n\n", b"event: x\ndata: two\n\n"]
 REPORTED: dict[str, tuple[Any, dict[str, Any], str, str | None]] = {
     "a marker and a reason": (WHOLE, {}, "complete", None),
-    "no marker": (WHOLE[:-1], {}, "truncated", "unproven_end"),
+    "no marker": (WHOLE[:-1], {}, "failed", "unproven_end"),
     "a marker and no reason": ([chunk("a"), DONE], {}, "failed", "unproven_end"),
     "a marker behind an error": ([chunk("a"), b'data: {"error": {"code": "oom"}}\n\n', DONE], {}, "failed", "oom"),
     "an aborted generation": ([chunk("a"), chunk(reason="abort"), DONE], {}, "failed", "generation_aborted"),
-    "no last part": (WHOLE[:1], {"ends": False}, "truncated", "unproven_end"),
+    "no last part": (WHOLE[:1], {"ends": False}, "failed", "unended"),
+    "no last part behind the marker": (WHOLE, {"ends": False}, "failed", "unended"),
     "an exception": (broken, {}, "failed", "source_error"),
+    "an exception behind the marker": (behind, {}, "failed", "source_error"),
     "events of its own": (OWN, {}, "complete", None),
     "events of its own, and a marker": ([*OWN, DONE], {}, "complete", None),
     "choices of its own": ([b'data: {"choices": ["tea", "coffee"]}\n\n'], {}, "complete", None),
-    "events of its own, without the last part": (OWN, {"ends": False}, "truncated", "unproven_end"),
-    "events of its own, the last one torn": ([*OWN, b"data: thr"], {}, "truncated", "unproven_end"),
+    "events of its own, without the last part": (OWN, {"ends": False}, "failed", "unended"),
+    "events of its own, the last one torn": ([*OWN, b"data: thr"], {}, "failed", "unproven_end"),
     "no event at all": ([], {}, "complete", None),
-    "Anthropic's, cut": ([b'data: {"type": "message_start"}\n\n'], {}, "truncated", "unproven_end"),
+    "Anthropic's, cut": ([b'data: {"type": "message_start"}\n\n'], {}, "failed", "unproven_end"),
     "Ollama's lines": ([b'{"done": false}\n{"done', b'": true}\n'], {"kind": LINES}, "complete", None),
-    "Ollama's lines, cut": ([b'{"done": false}\n'], {"kind": LINES}, "truncated", "unproven_end"),
+    "Ollama's lines, cut": ([b'{"done": false}\n'], {"kind": LINES}, "failed", "unproven_end"),
     "Ollama's error": ([b'{"done": false}\n{"error": "oom"}\n'], {"kind": LINES}, "failed", "upstream_error"),
     "lines of its own": ([b'{"n": 1}\n{"n": 2}'], {"kind": LINES}, "complete", None),
-    "lines of its own, torn": ([b'{"n": 1}\n{"n'], {"kind": LINES}, "truncated", "unproven_end"),
+    "lines of its own, torn": ([b'{"n": 1}\n{"n'], {"kind": LINES}, "failed", "unproven_end"),
 }
 
 
@@ -146,6 +154,23 @@ async def test_what_would_be_refused_is_counted_and_told_and_passes(
     told = f"a stream of GET / would be refused a clean end: {verdict}: {code}"
     assert (told in caplog.text) == (verdict != "complete")
     assert "hunter2" not in caplog.text
+
+
+@pytest.mark.parametrize("what", REPORTED)
+async def test_both_modes_give_the_same_verdict(what: str) -> None:
+    source, options, verdict, code = REPORTED[what]
+    middleware = GuardMiddleware(streaming(source, **options), mode="guard", on_sigterm=False, timing=QUICK)
+    await called(middleware)
+    found = [(refused.verdict, refused.code) for refused in middleware.report.recent]
+    assert found == ([(verdict, code)] if code else [])
+
+
+async def test_of_a_stream_without_a_marker_none_is_missed() -> None:
+    for source, options in ((OWN, {"ends": False}), ([*OWN, b"data: thr"], {})):
+        middleware = GuardMiddleware(streaming(source, **options), on_sigterm=False)
+        await called(middleware)
+        (refused,) = middleware.report.recent
+        assert "marker" not in refused.message
 
 
 @pytest.mark.parametrize(("pieces", "verdict"), [(WHOLE[:1], "left"), (WHOLE, "complete")], ids=["before", "behind"])
