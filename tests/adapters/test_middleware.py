@@ -9,8 +9,11 @@ from typing import Any
 
 import anyio
 import pytest
+from fastapi import FastAPI
+from sse_starlette.sse import AppStatus
 from starlette.applications import Starlette
 from starlette.middleware.base import BaseHTTPMiddleware
+from starlette.middleware.gzip import GZipMiddleware
 from starlette.responses import StreamingResponse
 from starlette.routing import Route
 
@@ -239,7 +242,7 @@ async def lived(app: Any) -> None:
     async def send(message: Message) -> None:
         assert not message["type"].endswith("failed")
 
-    if not isinstance(app, Starlette):
+    if isinstance(app, GuardMiddleware) and not isinstance(app.app, Starlette):
         app.app = Starlette()
     await app({"type": "lifespan", "asgi": {"version": "3.0"}, "state": {}}, receive, send)
 
@@ -267,7 +270,42 @@ async def test_it_says_at_the_start_what_stands_outside_of_it(
     if not outermost:
         app.add_middleware(BaseHTTPMiddleware, dispatch=passing)
     await lived(app)
-    assert ("GuardMiddleware is not outermost, BaseHTTPMiddleware stands outside" in caplog.text) is not outermost
+    assert ("GuardMiddleware is not outermost: BaseHTTPMiddleware stands outside" in caplog.text) is not outermost
+
+
+async def test_the_framework_s_own_layers_are_none_that_somebody_added(caplog: pytest.LogCaptureFixture) -> None:
+    app = FastAPI()
+    app.add_middleware(GuardMiddleware, on_sigterm=False)
+    await lived(app)
+    assert caplog.records == []
+    app = FastAPI()
+    app.add_middleware(GuardMiddleware, on_sigterm=False)
+    app.add_middleware(GZipMiddleware)
+    app.add_middleware(BaseHTTPMiddleware, dispatch=passing)
+    await lived(app)
+    assert "is not outermost: BaseHTTPMiddleware, GZipMiddleware stand outside of it" in caplog.text
+
+
+async def test_a_drain_of_sse_starlette_s_own_is_told_of_once_at_the_start(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It ends every stream of its own at SIGTERM, without the last part: nothing drains."""
+    monkeypatch.setattr(AppStatus, "enable_automatic_graceful_drain", True)
+
+    def told() -> int:
+        return caplog.text.count("AppStatus.disable_automatic_graceful_drain()")
+
+    app = Starlette()
+    middleware = GuardMiddleware(app, mode="guard", on_sigterm=False)
+    await called(middleware)  # on a server without lifespans
+    await lived(middleware)
+    assert told() == 1
+    await lived(GuardMiddleware(app, mode="guard", on_sigterm=False))
+    assert told() == 2
+    await lived(GuardMiddleware(app, on_sigterm=False))  # nothing drains there
+    monkeypatch.setattr(AppStatus, "enable_automatic_graceful_drain", False)
+    await lived(GuardMiddleware(app, mode="guard", on_sigterm=False))
+    assert told() == 2
 
 
 async def test_round_an_application_it_finds_what_stands_outside_at_the_first_request(
