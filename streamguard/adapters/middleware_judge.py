@@ -31,6 +31,7 @@ __all__ = [
     "Judged",
     "Kind",
     "LineJudge",
+    "is_unjudged",
     "judge_of",
     "kind_of",
     "piece_of",
@@ -82,6 +83,13 @@ def kind_of(message: Message) -> Kind | None:
         if name == b"content-encoding" and bytes(value).strip().lower() != b"identity":
             return None
     return kind
+
+
+def is_unjudged(message: Message) -> bool:
+    """Whether a body that begins with this `http.response.start`, and is of no kind that is judged, has no length
+    either: then nothing but its framing says whether it is whole."""
+    names = {bytes(name).lower() for name, _ in message.get("headers", ())}
+    return 200 <= message["status"] < 300 and not names & {b"content-length", b"streamguard"}
 
 
 @attrs.frozen

@@ -42,7 +42,8 @@ class Report:
     """Counts of the streams that ended, in one process.
 
     `complete` ended with proof; `refused` did not; of `left` the reader left before the end, which proves nothing about
-    the application. `codes` says why, `endpoints` where (streams, and refused ones, by method and route), `recent` has
+    the application. `unjudged` are answers beside them that came in parts, without a length, and are of no kind that is
+    judged, plain text say: their end proves nothing. `codes` says why, `endpoints` where (streams, and refused ones, by method and route), `recent` has
     the last hundred that were refused.
     """
 
@@ -50,6 +51,7 @@ class Report:
     complete: int = 0
     refused: int = 0
     left: int = 0
+    unjudged: int = 0
     codes: dict[str, int] = attrs.field(factory=dict)
     endpoints: dict[str, list[int]] = attrs.field(factory=dict)
     recent: deque[Refused] = attrs.field(factory=lambda: deque(maxlen=_MAX_RECENT))
@@ -78,6 +80,7 @@ class Report:
             "complete": self.complete,
             "refused": self.refused,
             "left": self.left,
+            "unjudged": self.unjudged,
             "codes": dict(self.codes),
             "endpoints": {
                 endpoint: {"streams": streams, "refused": refused}
@@ -88,6 +91,8 @@ class Report:
 
     def __str__(self) -> str:
         whole = f"{self.streams} streams: {self.complete} complete, {self.refused} refused, {self.left} left"
+        if self.unjudged:
+            whole += f", {self.unjudged} unjudged"
         if not self.refused:
             return whole
         codes = ", ".join([f"{code} {count}" for code, count in _largest(self.codes)])

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import gzip
 import logging
+import sys
 from collections.abc import AsyncGenerator
+from types import SimpleNamespace
 from typing import Any
 
 import anyio
 import pytest
 from fastapi import FastAPI
-from sse_starlette.sse import AppStatus
 from starlette.applications import Starlette
 from starlette.middleware.base import BaseHTTPMiddleware
 from starlette.middleware.gzip import GZipMiddleware
@@ -290,7 +291,8 @@ async def test_a_drain_of_sse_starlette_s_own_is_told_of_once_at_the_start(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """It ends every stream of its own at SIGTERM, without the last part: nothing drains."""
-    monkeypatch.setattr(AppStatus, "enable_automatic_graceful_drain", True)
+    status = SimpleNamespace(enable_automatic_graceful_drain=True)
+    monkeypatch.setitem(sys.modules, "sse_starlette.sse", SimpleNamespace(AppStatus=status))  # type: ignore[misc]
 
     def told() -> int:
         return caplog.text.count("AppStatus.disable_automatic_graceful_drain()")
@@ -303,7 +305,7 @@ async def test_a_drain_of_sse_starlette_s_own_is_told_of_once_at_the_start(
     await lived(GuardMiddleware(app, mode="guard", on_sigterm=False))
     assert told() == 2
     await lived(GuardMiddleware(app, on_sigterm=False))  # nothing drains there
-    monkeypatch.setattr(AppStatus, "enable_automatic_graceful_drain", False)
+    status.enable_automatic_graceful_drain = False
     await lived(GuardMiddleware(app, mode="guard", on_sigterm=False))
     assert told() == 2
 
