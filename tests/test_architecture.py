@@ -75,6 +75,7 @@ MAY_IMPORT_HOME = {
     ("adapters.aiohttp_bridge", "adapters.aiohttp"),
     ("adapters.aiohttp_websocket", "adapters.aiohttp"),
     ("client.exchange", "client.httpx"),
+    ("client.known", "client.httpx"),  # likewise
     ("upstream.server", "client.httpx"),  # the same library, to ask others with
     ("check.transport", "client.httpx"),  # and to ask as an ordinary client does
     *((f"log.{name}", "log.redis_link") for name in _REDIS),

@@ -319,9 +319,7 @@ class VerdictError(RemoteProtocolError):
 class TruncatedStream(VerdictError):
     """The bytes ended before the terminal frame. `frames` is how many events came where none has a cursor."""
 
-    def __init__(
-        self, *, cursor: Cursor | None = None, received: str = "", detail: str = "", frames: int = 0
-    ) -> None:
+    def __init__(self, *, cursor: Cursor | None = None, received: str = "", detail: str = "", frames: int = 0) -> None:
         self.detail = detail
         self.frames = frames
         if cursor is None and frames:
