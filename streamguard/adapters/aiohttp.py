@@ -27,7 +27,11 @@ from collections.abc import AsyncIterable, Awaitable, Callable, Collection, Iter
 from contextvars import ContextVar
 from typing import Any, Final, overload
 
-from aiohttp import web
+from streamguard.extras import needs
+
+with needs("aiohttp", __name__):
+    from aiohttp import web
+
 from typing_extensions import Unpack
 
 from streamguard.adapters.admitting import Place, admitted_request
@@ -66,7 +70,7 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 # Whether the handler that runs is under guard.stream. Each request has a task, and so a context, of its own.
 _LOGGED: Final[ContextVar[bool]] = ContextVar("streamguard_logged", default=False)
-# The responses that may take a stream's place: those that are whole, what we made, and a WebSocket of the handler's own.
+# What may take a stream's place: responses that are whole, what we made, and a WebSocket of the handler's own.
 _WHOLE: Final = (web.Response, web.FileResponse, web.WebSocketResponse, GuardedStream)
 _DRAINING: Final = web.AppKey("streamguard_draining", Draining)
 
@@ -234,8 +238,8 @@ def guarded(handler: Streaming | None = None, /, **named: Unpack[Options]) -> An
 
 
 def _wrapped(guarding: Guarding, handler: Streaming) -> Handler:
-    for found in near(handler, web.RouteTableDef):
-        if any(getattr(route, "handler", None) is handler for route in found):
+    for routes in near(handler, web.RouteTableDef):
+        if any(getattr(route, "handler", None) is handler for route in routes):
             raise registered_before(handler, guarding.decorator)
     return wrap(handler, guarding)
 

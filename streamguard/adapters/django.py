@@ -30,11 +30,15 @@ import logging
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final, overload
 
-from asgiref.sync import async_to_sync, iscoroutinefunction, sync_to_async
-from django.core.handlers.asgi import ASGIHandler
-from django.http import FileResponse, HttpRequest, StreamingHttpResponse
-from django.http.response import HttpResponseBase
-from django.urls import re_path
+from streamguard.extras import needs
+
+with needs("django", __name__):
+    from asgiref.sync import async_to_sync, iscoroutinefunction, sync_to_async
+    from django.core.handlers.asgi import ASGIHandler
+    from django.http import FileResponse, HttpRequest, StreamingHttpResponse
+    from django.http.response import HttpResponseBase
+    from django.urls import re_path
+
 from typing_extensions import Unpack
 
 from streamguard.adapters.blocking import Head

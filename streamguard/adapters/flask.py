@@ -30,8 +30,12 @@ import io
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Iterator, Mapping
 from typing import Any, Final, overload
 
-from flask import Flask, Response, current_app, has_request_context, request, request_started
-from flask.globals import request_ctx
+from streamguard.extras import needs
+
+with needs("flask", __name__):
+    from flask import Flask, Response, current_app, has_request_context, request, request_started
+    from flask.globals import request_ctx
+
 from typing_extensions import Unpack
 
 from streamguard.adapters.blocking import BlockingAnswer, Body, Head

@@ -43,8 +43,8 @@ class Report:
 
     `complete` ended with proof; `refused` did not; of `left` the reader left before the end, which proves nothing about
     the application. `unjudged` are answers beside them that came in parts, without a length, and are of no kind that is
-    judged, plain text say: their end proves nothing. `codes` says why, `endpoints` where (streams, and refused ones, by method and route), `recent` has
-    the last hundred that were refused.
+    judged, plain text say: their end proves nothing. `codes` says why, `endpoints` where (streams, and refused ones, by
+    method and route), `recent` has the last hundred that were refused.
     """
 
     streams: int = 0

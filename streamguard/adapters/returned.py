@@ -11,7 +11,15 @@ import inspect
 from collections.abc import AsyncIterable, Iterable, Mapping
 from typing import Any, Final, TypeVar
 
-__all__ = ["GUARDED", "NotGuarded", "guarded_twice", "registered_before", "own_response", "refuse_plain", "streams_unguarded"]
+__all__ = [
+    "GUARDED",
+    "NotGuarded",
+    "guarded_twice",
+    "own_response",
+    "refuse_plain",
+    "registered_before",
+    "streams_unguarded",
+]
 
 GUARDED: Final = "__streamguard__"  # an attribute of what `@guarded` made, whatever is wrapped round that
 

@@ -43,6 +43,7 @@ logger = logging.getLogger("streamguard")
 
 REQUEST: Final = "streamguard.request"  # in a scope: what `authorize` is given
 _LAST: Final = 5.0  # seconds that the streams of a process are given at its end
+_ELSEWHERE: Final = "it from another application"  # what does not stream, of WSGI
 
 Application = Callable[[Any, Any], Iterable[bytes]]
 Passes = Callable[[Any], bool]
@@ -55,7 +56,7 @@ class Guarding:
 
     decorator = "@guarded"
 
-    def __init__(self, options: AnswerOptions, dress: Dress = lambda source: source, whole: str = "it from another application") -> None:
+    def __init__(self, options: AnswerOptions, dress: Dress = lambda source: source, whole: str = _ELSEWHERE) -> None:
         self.options = options
         self.dress = dress
         self.whole = whole
@@ -90,7 +91,7 @@ class Logging(Guarding):
         guard: ThreadGuard,
         both: tuple[StreamOptions, AnswerOptions],
         dress: Dress = lambda source: source,
-        whole: str = "it from another application",
+        whole: str = _ELSEWHERE,
     ) -> None:
         super().__init__(both[1], dress, whole)
         self.guard = guard

@@ -45,8 +45,8 @@ def terminal(evidence: Evidence) -> str:
     again = "" if len(evidence.runs) > 1 else "; --repeat 5 shows whether answers differ in length"
     if any(run.end is not None and run.end.api == "text" for run in evidence.streams):
         return (
-            "in the endpoint: plain text has no place for an end; text/event-stream and JSON lines have, which @guarded "
-            f"writes{again}"
+            "in the endpoint: plain text has no place for an end; text/event-stream and JSON lines have; @guarded "
+            f"writes them{again}"
         )
     return (
         "in the endpoint: one last event that says so; @guarded writes it "

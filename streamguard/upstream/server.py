@@ -28,8 +28,12 @@ from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, Mapping
 from typing import Any, ClassVar, Final, cast
 
+from streamguard.extras import needs
+
+with needs("httpx", __name__):
+    import httpx
+
 import attrs
-import httpx
 
 from streamguard.client.body import Body, coding_of
 from streamguard.core.arguments import one_line, shown

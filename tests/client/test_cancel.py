@@ -28,7 +28,8 @@ class Site:
 
     def __init__(self, *, installed: bool = True, allowed: bool = True, ends: bool = False) -> None:
         self.stopped = 0
-        guard = StreamGuard(MemoryLog(), authorize=lambda request, action: "me" if allowed or action != "cancel" else None)
+        who = {"cancel": "me" if allowed else None}
+        guard = StreamGuard(MemoryLog(), authorize=lambda request, action: who.get(action, "me"))
 
         @guard.stream
         async def tokens(request: Request) -> AsyncIterator[str]:
@@ -58,7 +59,7 @@ def reading(mode: str, url: str, steps: Any) -> list[Any]:
             async with httpx.AsyncClient(verify=NO_TLS) as client, stream("POST", url, client=client) as answer:
                 seen.append(await anext(aiter(answer.text())))
                 seen.append(answer.sid)
-                await anyio.to_thread.run_sync(partial(steps, seen, answer, lambda method: anyio.from_thread.run(method)))
+                await anyio.to_thread.run_sync(partial(steps, seen, answer, anyio.from_thread.run))
 
         anyio.run(main, backend=mode)
     return seen

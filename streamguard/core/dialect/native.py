@@ -42,7 +42,8 @@ class NativeEncoder:
     def item(self, item: Sent, ending: Ending) -> list[Payload]:
         if not isinstance(item, Block):
             if is_event_fields(item):
-                kind, advice = "a mapping of an event's fields", f"yield the text itself, or choose `raw` and {YIELD_EVENT}"
+                kind = "a mapping of an event's fields"
+                advice = f"yield the text itself, or choose `raw` and {YIELD_EVENT}"
             else:
                 kind, advice = type(item).__name__, "yield str, bytes or Block, or choose `raw`"
             raise UnsupportedItem(kind, "native", advice)

@@ -50,8 +50,9 @@ class TestPayload:
             through(fields, end="asgi")
 
     def test_a_payload_that_only_looks_like_fields_passes(self) -> None:
-        events, _ = through({"event": "token", "text": "x"}, {"data": 1, "choices": []}, end="asgi")
-        assert [json.loads(data) for _, data in events[:2]] == [{"event": "token", "text": "x"}, {"data": 1, "choices": []}]
+        items: list[Any] = [{"event": "token", "text": "x"}, {"data": 1, "choices": []}]
+        events, _ = through(*items, end="asgi")
+        assert [json.loads(data) for _, data in events[:2]] == items
 
     def test_events_mappings_and_pieces_of_a_stream_are_the_same(self) -> None:
         mapping = {"choices": [{"index": 0, "delta": {"content": "é"}}]}
