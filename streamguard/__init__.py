@@ -40,7 +40,7 @@ from streamguard.core.pipeline import Pipeline
 from streamguard.core.receipt import Receipt, Verdict
 from streamguard.core.verify import StreamVerifier
 from streamguard.core.wire import Binary, Ndjson, Sse
-from streamguard.observe.hooks import Outcome
+from streamguard.observe.hooks import Observer, Outcome
 from streamguard.runtime.admission import Admission
 from streamguard.runtime.buffer import Buffer
 from streamguard.runtime.checkpoints import CheckpointEvery
@@ -96,6 +96,7 @@ __all__ = [
     "pipe",
     "Timing",
     "Outcome",
+    "Observer",
     # who may stream
     "Limits",
     "Admission",

@@ -34,25 +34,26 @@ from streamguard.log.base import (
     LeaseHeld,
     LogError,
     LogUnavailable,
-    StreamExists,
     StreamInfo,
     StreamLog,
     StreamSealed,
     StreamState,
     UnknownStream,
 )
-from streamguard.observe.hooks import OnEnd
+from streamguard.observe.hooks import Observers, OnEnd, RequestLabels, observers_of
 from streamguard.runtime.admission import Admission, admission_of
 from streamguard.runtime.configured import ANYONE, a_log, a_policy, an_authorize, principal_of
 from streamguard.runtime.drain import Draining
 from streamguard.runtime.flow import Flow
 from streamguard.runtime.grants import Grants
+from streamguard.runtime.leases import created, let_go
 from streamguard.runtime.own import FIXED, OWN, dialect_of, encoder_of_an_end, negotiated, own_options
-from streamguard.runtime.producer import Producer, let_go
+from streamguard.runtime.producer import Producer
 from streamguard.runtime.reader import Page, stored
 from streamguard.runtime.readers import Readers
 from streamguard.runtime.resumers import Endpoint, Resumers
 from streamguard.runtime.runs import SIGN, Detach, OnDisconnect, Run, Runs
+from streamguard.runtime.seen import NO_LABELS, tell_sealed
 from streamguard.runtime.slots import Slot
 from streamguard.runtime.source import TokenSource
 from streamguard.runtime.sweep import Sweeper
@@ -99,7 +100,7 @@ class StreamGuard(Draining):
     its shutdown, it does not count. `max_connection_age` is after how many seconds, or a little earlier, a reader that
     can come back is sent to do so; None is never. `limits` are the Limits of new streams, or an Admission, which may be
     shared. `max_ahead` is how many bytes a stream may be generated ahead of its readers here; None is without a limit.
-    Raises TypeError for what is of another kind, ValueError for a number out of range.
+    `observe` is an Observer, or several. Raises TypeError for another kind, ValueError for a number out of range.
     """
 
     log: StreamLog = attrs.field(validator=a_log)
@@ -117,10 +118,15 @@ class StreamGuard(Draining):
     grants: Grants = attrs.field(init=False, default=attrs.Factory(_made_grants, takes_self=True))
     max_takeovers: int = attrs.field(kw_only=True, default=2, validator=whole_number_from(0))
     admission: Admission | None = attrs.field(kw_only=True, default=None, alias="limits", converter=admission_of)
+    observe: Observers | None = attrs.field(kw_only=True, default=None, converter=observers_of)
     resumers: Resumers = attrs.field(init=False, factory=Resumers)  # by the name that a stream's options bear
     _closed: bool = attrs.field(init=False, default=False)
     _sweeper: Sweeper = attrs.field(init=False, default=attrs.Factory(_made_sweeper, takes_self=True))
     _lost: dict[str, anyio.Event] = attrs.field(init=False, factory=dict)  # what is being taken over just now
+
+    def __attrs_post_init__(self) -> None:
+        if self.observe is not None:
+            self.observe.attach(self.draining, self.admission)
 
     def request_of(self, scope: Any, receive: Any) -> Any:
         """What `authorize` is given for an ASGI request: its scope. A framework's guard makes its own kind of it."""
@@ -146,7 +152,7 @@ class StreamGuard(Draining):
         fingerprint: str | None = None,
         negotiated: bool = False,
         options: dict[str, Any] | None = None,
-        request_id: str | None = None,
+        labels: RequestLabels = NO_LABELS,
         resumer: Endpoint | None = None,
         slot: Slot | None = None,
     ) -> Run:
@@ -164,8 +170,7 @@ class StreamGuard(Draining):
             fingerprint=fingerprint,
             options={**(options or {}), FIXED: {"dialect": encoder.dialect.settings(), "negotiated": negotiated}},
         )
-        asked = timing.clock()
-        lease = await self._created(info)
+        asked, lease = timing.clock(), await created(self.log, info, self.ttl)
         producer = Producer(
             source,
             flush or Immediate(),
@@ -176,20 +181,12 @@ class StreamGuard(Draining):
             patience=self.patience,
             renewed=asked,
             on_end=on_end,
-            request_id=request_id,
+            observers=self.observe,
+            labels=labels,
         )
         self._sweeper.now_and_then()
         self.resumers.keep(info.sid, resumer)
         return self.runs.start(producer, on_disconnect or self.on_disconnect, self.resumers.over, slot)
-
-    async def _created(self, info: StreamInfo) -> Lease:
-        try:
-            return await self.log.create(info, self.ttl)
-        except StreamExists:
-            raise
-        except BaseException:  # it may be there all the same: whoever asks for its key again would wait for its lease
-            await let_go(self.log, Lease(info.sid, 1, self.ttl))
-            raise
 
     def register(self, endpoint: Endpoint, *, name: str | None = None) -> str:
         """The name under which a stream's options say what goes on with it: `name`, or the resumer's own. Every process
@@ -336,7 +333,9 @@ class StreamGuard(Draining):
             patience=self.patience,
             renewed=asked,
             on_end=endpoint.on_end,
+            observers=self.observe,
         )
+        producer.seen.taken_over(state.tail.seq, lease.epoch, state.crashes)
         slot = None if self.admission is None else self.admission.take(state.info.principal or "")
         run = self.runs.start(producer, endpoint.on_disconnect or self.on_disconnect, self.resumers.over, slot)
         run.seen()  # whoever reads it is known by signs only, and has time to give the next
@@ -363,6 +362,7 @@ class StreamGuard(Draining):
         failure, status = (CANCELLED, "cancelled") if state.cancelled else (LOST, "failed")
         await self.log.append(lease, state.tail, encoder.fail(failure, status))
         self.resumers.over(state.info.sid, sealed=True)
+        tell_sealed(self.observe, state.tail, lease.epoch, state.crashes)
         logger.warning("stream %s: nobody generates it any more; it ended as %s: %s", state.info.sid[:8], status, why)
 
     async def require_open(self) -> None:

@@ -26,7 +26,7 @@ LAYERS = {
     ),
     **dict.fromkeys([f"log.{part}" for part in _REDIS], ("core", "log")),
     "observe.hooks": ("core",),
-    "observe": ("core", "observe.hooks"),
+    "observe": ("core", "observe"),
     "runtime": ("core", "log.base", "observe.hooks", "runtime"),
     "app": ("core", "log.base", "observe.hooks", "runtime"),
     "upstream": ("core", "extras", "client.body", "runtime.closing", "runtime.source", "runtime.takeover", "upstream"),
@@ -36,7 +36,7 @@ LAYERS = {
     "options": (),
     "extras": (),
     "adapters": ("core", "extras", "log.base", "observe.hooks", "runtime", "app", "upstream", "browser", "adapters"),
-    "proxy": ("core", "log.base", "observe.hooks", "runtime", "app", "upstream", "adapters.asgi"),
+    "proxy": ("core", "log", "runtime", "app", "adapters", "client.body", "options", "proxy"),
     "testing": (ANY,),
     "demo": (ANY,),
     "cli": (ANY,),
@@ -66,7 +66,10 @@ HOMES = {
     "asgiref": "adapters.django",
     "httpx": "client.httpx",
     "redis": "log.redis_link",
+    "prometheus_client": "observe.prometheus",
     "rich": "check.report",
+    "httpcore": "proxy.pool",
+    "uvicorn": "proxy.server",
 }
 MAY_IMPORT_HOME = {
     ("adapters.fastapi", "adapters.starlette"),  # FastAPI is Starlette
@@ -78,6 +81,9 @@ MAY_IMPORT_HOME = {
     ("client.exchange", "client.httpx"),
     ("client.known", "client.httpx"),  # likewise
     ("upstream.server", "client.httpx"),  # the same library, to ask others with
+    ("proxy.network", "proxy.pool"),
+    ("proxy.app", "proxy.pool"),
+    ("proxy.run", "proxy.server"),
     ("check.transport", "client.httpx"),  # and to ask as an ordinary client does
     *((f"log.{name}", "log.redis_link") for name in _REDIS),
 }

@@ -18,7 +18,11 @@ from tests.benchmarks.cost import LIMITS, check
 from tests.benchmarks.first_token import PARSERS
 from tests.benchmarks.idle import idle
 from tests.benchmarks.load import stream
+from tests.benchmarks.observed import WAYS as OBSERVED
+from tests.benchmarks.observed import microseconds
 from tests.benchmarks.paths import WAYS, Way, serve, tokens
+from tests.benchmarks.proxied import BRIEF as PROXIED_BRIEF
+from tests.benchmarks.proxied import proxied
 from tests.benchmarks.reading import CUTS, DIALECTS
 from tests.benchmarks.served import BRIEF, served
 from tests.benchmarks.wsgi_served import framework_served
@@ -91,6 +95,11 @@ def test_the_views_of_a_framework_send_every_token(framework: str, way: str) -> 
         assert stream(port, "/brief", 3).tokens == 3 * BRIEF
 
 
+def test_both_ways_through_a_process_in_front_send_every_token() -> None:
+    with proxied("proxy", "relay", loop="uvloop") as ports:
+        assert [stream(port, "/brief", 3).tokens for port in ports] == [3 * PROXIED_BRIEF] * 2
+
+
 @pytest.mark.parametrize("way", AIOHTTP_WAYS)
 def test_both_handlers_of_aiohttp_send_every_token(way: str) -> None:
     with aiohttp_served(way, "asyncio") as port:
@@ -114,3 +123,9 @@ def test_what_a_compressed_stream_holds_is_bounded_by_its_window() -> None:
     holds = [float(str(row[1])) for row in result.tables[0].rows]
     assert holds == sorted(holds)
     assert all(kb >= 4 * 2**window / 1000 for kb, window in zip(holds, WINDOWS, strict=True))
+
+
+@pytest.mark.parametrize("way", OBSERVED.values(), ids=OBSERVED)
+def test_an_observed_answer_sends_what_an_unobserved_one_does(way: Way) -> None:
+    assert microseconds(way, 20, 20)() > 0  # which counts them
+    assert serve(way.make(tokens(20))).sends == serve(OBSERVED["nothing"].make(tokens(20))).sends

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import logging
 import os
 import re
 import shutil
@@ -32,6 +33,7 @@ from tests.adapters.servers import serving
 from tests.adapters.wsgi_servers import serving_wsgi
 from tests.asking import http
 from tests.log.redis_server import redis_server
+from tests.proxy.fronted import in_front
 from tests.upstream.engine import WHOLE, Engine
 from tests.upstream.player import CHAT, Player
 
@@ -57,7 +59,8 @@ RUN = {
     "flask_app.py", "quick_app.py", "wsgi_app.py", "django_app.py",
     "deployed_app.py", "draining_app.py", "logged_app.py", "loaded_policy.py",
     "model_server_app.py", "looking_app.py", "ruled_app.py", "outliving_app.py", "aiohttp_app.py", "socket_app.py",
-    "browser_app.py",
+    "browser_app.py", "watched_app.py", "counting_app.py", "recorded_app.py", "vllm_guard.py",
+    "fake_vllm_app.py", "counting.py",
 }  # fmt: skip
 
 
@@ -642,6 +645,39 @@ def test_a_model_server_that_stops_in_the_middle_is_a_failure_before_it(
     assert player.asked[1]["authorization"] == "Bearer key"
 
 
+@pytest.mark.parametrize("name", ["Guarded", "Resumable"])
+def test_the_middlewares_for_vllm_pass_no_marker_behind_its_error(
+    name: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.WARNING, "streamguard")  # the block sets it, and it is put back behind this test
+    module: dict[str, Any] = {"__name__": "vllm_guard"}
+    exec(BLOCKS["vllm_guard.py"], module)
+    monkeypatch.setenv("VLLM_API_KEY", "key")
+    player, died = Player(), 'data: {"error": {"message": "EngineCore encountered an issue", "code": 500}}\n\n'
+    with serving(module[name](player.app)) as server:
+        url, headers = f"{server.url}/v1/chat/completions", {"authorization": "Bearer key"}
+        player.plays(*CHAT)
+        assert "data: [DONE]" in http.post(url, json={}, headers=headers).text
+        stranger = http.post(url, json={}, headers={"authorization": "Bearer other"})
+        player.plays(*CHAT[:2], died, "data: [DONE]\n\n")
+        with http.stream("POST", url, json={}, headers=headers) as response:
+            found = ""
+            with pytest.raises(httpx.RemoteProtocolError):
+                for text in response.iter_text():
+                    found += text
+    assert stranger.status_code == {"Guarded": 200, "Resumable": 403}[name]  # vLLM itself has a key, and refuses it
+    assert died.partition(": ")[2] in found  # the event's data, to the byte
+    assert "[DONE]" not in found
+
+
+def test_a_model_server_that_dies_is_noticed_through_the_proxy_as_the_tutorial_says(tmp_path: Path) -> None:
+    page = (ROOT / "docs" / "tutorial" / "guard-a-vllm.md").read_text(encoding="utf-8")
+    unguarded, guarded = re.findall(r"^```text\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
+    with served(tmp_path, "fake_vllm_app.py") as url, in_front(int(url.rpartition(":")[2])) as proxy:
+        assert ran(tmp_path, "counting.py", url) == unguarded
+        assert ran(tmp_path, "counting.py", proxy.url) == guarded
+
+
 def test_a_stream_in_a_file_is_read_by_another_process(tmp_path: Path) -> None:
     words = "".join(f"word-{number} " for number in range(20))
     with served(tmp_path, "filed_app.py") as one, served(tmp_path, "filed_app.py") as other:
@@ -662,3 +698,33 @@ def test_a_stream_in_redis_is_read_by_another_process(tmp_path: Path) -> None:
                 next(line for line in first.iter_lines() if "word-0" in line)
                 answer = http.get(f"{other}/streams?name=7", headers=headers)
     assert "".join(re.findall(r'^data: "(.*)"$', answer.text, re.MULTILINE)) == words
+
+
+def test_what_is_watched_is_counted_told_and_recorded(tmp_path: Path) -> None:
+    with served(tmp_path, "watched_app.py") as url:
+        with client.stream_sync("GET", f"{url}/answer") as answer:
+            assert answer.read() == "Hello world"
+        with pytest.raises(FailedStream), client.stream_sync("GET", f"{url}/broken") as answer:
+            answer.read()
+        closed = 'streamguard_streams_closed_total{cause="%s",part="direct",status="%s"} 1.0'
+        wanted = [closed % ("", "complete"), closed % ("source_error", "failed")]
+        wait_until(lambda: all(line in httpx.get(f"{url}/metrics").text for line in wanted))
+    assert "(direct) ended as failed: cause=source_error" in (tmp_path / "stderr").read_text(encoding="utf-8")
+
+
+def test_a_record_is_a_line_of_json(tmp_path: Path) -> None:
+    with served(tmp_path, "recorded_app.py") as url:
+        with pytest.raises(FailedStream), client.stream_sync("GET", f"{url}/broken") as answer:
+            answer.read()
+    log = (tmp_path / "stderr").read_text(encoding="utf-8")
+    (record,) = [json.loads(line) for line in log.splitlines() if line.startswith("{")]
+    assert (record["status"], record["cause"], record["items"]) == ("failed", "source_error", 1)
+    assert record["system"]["open"]["direct"] == 0
+
+
+def test_an_observer_of_ones_own_is_told(tmp_path: Path) -> None:
+    with served(tmp_path, "counting_app.py") as url, client.stream_sync("GET", f"{url}/answer") as answer:
+        assert answer.read() == "Hello world"
+    log = (tmp_path / "stderr").read_text(encoding="utf-8")
+    assert re.search(r"^INFO:streams:[\w-]{8}: the first frame came after 0\.\d s$", log, re.MULTILINE)
+    assert re.search(r"^INFO:streams:[\w-]{8}: complete, 2 items$", log, re.MULTILINE)

@@ -32,6 +32,7 @@ from streamguard.adapters.seal import (
     require_seal,
 )
 from streamguard.adapters.shutdown import GOING_AWAY, drain_of
+from streamguard.adapters.watching import tell_refused, watched
 from streamguard.core.arguments import one_line
 from streamguard.core.cursor import Cursor
 from streamguard.core.errors import Failure, SourceFailed, StreamBroken, failure_from
@@ -133,6 +134,7 @@ class GuardedAnswer:
             if refused is None and facts.method != "HEAD":
                 refused = await self._admitted(scope, receive, facts)
             if refused is not None:
+                tell_refused(self.options.observe, refused, facts, scope)
                 await refuse(refused, scope, receive, send, self.options.timing.linger)
                 return
             if facts.method == "HEAD":
@@ -198,6 +200,7 @@ class GuardedAnswer:
             on_end=self.options.on_end,
             request_id=facts.headers.get("x-request-id"),
             on_first=None if self.options.dialect.name == "raw" else look_at_first,
+            seen=watched(self.options.observe, stage, self.options.timing, facts, (scope, receive, send)),
         )
         for failure in self._cancelled:
             driver.cancel(failure)
@@ -217,6 +220,8 @@ class GuardedAnswer:
 
     async def _run(self, scope: Scope) -> Outcome:
         assert self._driver is not None
+        if self.options.observe is not None:
+            self.options.observe.attach(drain_of(scope))
         with drain_of(scope).joined(self._driver.shut_down):
             return await self._driver.run()
 

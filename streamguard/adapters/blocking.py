@@ -34,6 +34,7 @@ from streamguard.adapters.first import look_at_first
 from streamguard.adapters.options import AnswerOptions, Options
 from streamguard.adapters.pacing import make_pacer
 from streamguard.adapters.shutdown import DRAIN, GOING_AWAY, process_drain
+from streamguard.adapters.watching import tell_refused
 from streamguard.core.arguments import one_line
 from streamguard.core.errors import Failure, SourceFailed, failure_from
 from streamguard.core.exchange import (
@@ -54,6 +55,7 @@ from streamguard.runtime.blocking import BlockingDriver, BodyAborted
 from streamguard.runtime.blocking_source import BlockingSource
 from streamguard.runtime.drain import Drain
 from streamguard.runtime.loopthread import loop_thread
+from streamguard.runtime.seen import labels_of, seen_by
 from streamguard.runtime.source import Producer, TokenSource
 
 __all__ = ["BlockingAnswer", "Body", "Head", "let_go", "refused_head", "wait_for_place"]
@@ -164,6 +166,7 @@ class BlockingAnswer:
         facts = facts_of(environ)
         refused = self._refused(facts, environ)
         if refused is not None:
+            tell_refused(self.options.observe, refused, facts, {})
             return self._end_early(refused_head(refused, environ))
         if facts.method == "HEAD":
             wire, keys = self.options.carrier(terms(facts)), self.options.granted(facts, self.headers)
@@ -194,6 +197,9 @@ class BlockingAnswer:
         keep_body(environ)
         assert self._items is not None
         stage = compressed(pipeline, self, options, keys)
+        hop = "http10" if facts.http_version == "1.0" and options.http10 != "buffer" else None
+        if options.observe is not None:
+            options.observe.attach(self.drain)
         driver = self._driver = BlockingDriver(
             self._items,
             stage,
@@ -207,6 +213,7 @@ class BlockingAnswer:
             on_end=options.on_end,
             on_first=None if options.dialect.name == "raw" else look_at_first,
             request_id=facts.headers.get("x-request-id"),
+            seen=seen_by(options.observe, stage, options.timing.clock, labels_of(facts.headers), hop),
         )
         self._items.watch = driver.overdue
         for failure in self._cancelled:

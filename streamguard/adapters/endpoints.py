@@ -31,8 +31,9 @@ from streamguard.adapters.asgi import GuardedAnswer, refuse_early
 from streamguard.adapters.logged import FORBIDDEN
 from streamguard.adapters.module import MODULE, module_answer
 from streamguard.adapters.options import AnswerOptions, Options
-from streamguard.adapters.reading import NOT_HERE, ROOT, Reading, unavailable, why_not
+from streamguard.adapters.reading import ROOT, Reading
 from streamguard.adapters.reconnect import find_named
+from streamguard.adapters.refusals import NOT_HERE, unavailable, why_not
 from streamguard.adapters.seal import ASGIApp, Message, Receive, Scope, SealMiddleware, Send, mark_guarded
 from streamguard.adapters.shutdown import DRAIN
 from streamguard.adapters.workers import declared_workers

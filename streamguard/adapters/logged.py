@@ -24,9 +24,11 @@ from typing_extensions import Unpack
 from streamguard.adapters.admitting import admitted
 from streamguard.adapters.asgi import refuse_early, request_facts, send_refusal
 from streamguard.adapters.options import AnswerOptions, StreamNames, StreamOptions
-from streamguard.adapters.reading import REUSED, Reading, unavailable
+from streamguard.adapters.reading import REUSED, Reading
+from streamguard.adapters.refusals import unavailable
 from streamguard.adapters.seal import Receive, Scope, Send
 from streamguard.adapters.shutdown import GOING_AWAY
+from streamguard.adapters.watching import request_labels
 from streamguard.app import OWN, Endpoint, StreamGuard
 from streamguard.core.cursor import Cursor, cursor_zero
 from streamguard.core.errors import Failure
@@ -327,7 +329,7 @@ class LoggedAnswer:
                 fingerprint=claim.fingerprint,
                 negotiated=agreed.negotiated,
                 options=own,
-                request_id=claim.facts.headers.get("x-request-id"),
+                labels=request_labels(claim.facts, reading.scope),
                 resumer=endpoint if shared is None else None,
                 slot=claim.slot,
             )

@@ -158,6 +158,11 @@ class Guarded(_Counted):
         self._returned = anyio.Event()  # the application has, or raised
         self.resumes_elsewhere = False  # the application answered with a resumable stream of its own
 
+    @property
+    def streams(self) -> bool:
+        """Whether the answer is a stream, which then has the claim's slot."""
+        return self._body is not None
+
     async def run(self, app: ASGIApp) -> None:
         try:
             async with anyio.create_task_group() as tasks:
@@ -254,6 +259,7 @@ class Guarded(_Counted):
             if kind == "lines":
                 answer = LinesAnswer(body.source, status=status, headers=headers, options=options)
                 if guard is not None:
+                    answer.options = attrs.evolve(options, observe=guard.observe)
                     answer.place = await self._place(guard, request)
             elif guard is None:
                 answer = GuardedAnswer(body.source, status=status, headers=headers, options=options)
@@ -279,6 +285,8 @@ class Guarded(_Counted):
         principal = claim.principal if claim is not None and known else await guard.principal(request, "start")
         if principal is None:
             return Place(refused=FORBIDDEN)
+        if claim is not None and claim.slot is not None:
+            return Place(claim.slot)
         if guard.admission is None or not guard.ready:
             return Place()
         facts, receive = request_facts(self.scope), self._receive.driver

@@ -27,6 +27,7 @@ class LineStage:
     """What a driver drives: pieces of lines pass, and are judged on their way."""
 
     timed = False
+    unframed = True  # its cursor stays where it is
 
     def __init__(self, rule: Raw) -> None:
         self.cursor = cursor_zero(new_sid())  # a name for the log; no reader is given it

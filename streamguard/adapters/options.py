@@ -7,7 +7,7 @@ of an endpoint.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final, Literal, TypedDict
 
 import attrs
@@ -21,7 +21,7 @@ from streamguard.core.dialect import Dialect, Native, OpenAI, dialect_named
 from streamguard.core.exchange import Granted, RequestFacts, Terms, granted
 from streamguard.core.flush import FlushPolicy, Immediate, checked_policy
 from streamguard.core.wire import Plain, Sse, Wire, wire_named
-from streamguard.observe.hooks import OnEnd
+from streamguard.observe.hooks import Observer, Observers, OnEnd, observers_of
 from streamguard.runtime.admission import Admission, admission_of
 from streamguard.runtime.buffer import Buffer
 from streamguard.runtime.configured import a_policy
@@ -44,6 +44,7 @@ class Options(TypedDict, total=False):
     http10: Literal["warn", "buffer", "refuse"]
     unsealed: Literal["refuse", "allow"]
     on_end: OnEnd | None
+    observe: Observer | Sequence[Observer] | Observers | None
     limits: Limits | Admission | None
     compress: Literal["gzip"] | Gzip | None
     token_flush: bool
@@ -77,12 +78,13 @@ class AnswerOptions:
     that verifies. `http10`: what an HTTP/1.0 request gets: the stream and one warning a process (`warn`), the whole
     answer at once or a 502 (`buffer`), or 426 (`refuse`). `unsealed`: `allow` serves under a BaseHTTPMiddleware
     without a seal. `on_end`: called with the Outcome, once in each process that generates the
-    stream. `limits`: how many streams of these options run at once, and who may wait; an Admission is shared by all
-    that it is given to. `compress`: how an answer is compressed whose reader asks for that. `token_flush`: whether a
-    reader may have one frame a token, whatever `flush` says. `window`: how many bytes may be on their way to a reader,
-    True for as many as its link holds, where the server shows its socket. `own_thread`: whether a plain generator has a
-    thread of its own where a server's thread serves the request too (WSGI): without, a token costs less, and nothing is
-    sent, and nothing noticed, while the generator waits for its next one.
+    stream. `observe`: an Observer, or several, who are told what happens. `limits`: how many streams of these options
+    run at once, and who may wait; an Admission is shared by all that it is given to. `compress`: how an answer is
+    compressed whose reader asks for that. `token_flush`: whether a reader may have one frame a token, whatever `flush`
+    says. `window`: how many bytes may be on their way to a reader, True for as many as its link holds, where the server
+    shows its socket. `own_thread`: whether a plain generator has a thread of its own where a server's thread serves the
+    request too (WSGI): without, a token costs less, and nothing is sent, and nothing noticed, while the generator waits
+    for its next one.
     """
 
     flush: FlushPolicy = attrs.field(factory=Immediate, converter=checked_policy)
@@ -98,6 +100,7 @@ class AnswerOptions:
     )
     unsealed: Literal["refuse", "allow"] = attrs.field(default="refuse", validator=one_of("refuse", "allow"))
     on_end: OnEnd | None = attrs.field(default=None, validator=_hook)
+    observe: Observers | None = attrs.field(default=None, converter=observers_of)
     limits: Admission | None = attrs.field(default=None, converter=admission_of, validator=tells_principals)
     compress: Gzip | None = attrs.field(default=None, converter=attrs.converters.optional(gzip_named))
     token_flush: bool = attrs.field(default=False, validator=instance_of(bool, "token_flush=True"))
@@ -107,6 +110,8 @@ class AnswerOptions:
     def __attrs_post_init__(self) -> None:
         if (self.dialect.name == "text") != (self.carrier(None).name == "plain"):
             raise ValueError("dialect `text` and carrier `plain` go together, and with nothing else")
+        if self.observe is not None:
+            self.observe.attach(self.limits)
 
     @classmethod
     def of(cls, options: AnswerOptions | None, named: Options) -> AnswerOptions:
@@ -133,6 +138,8 @@ class AnswerOptions:
         """The same for what only resumes. Raises TypeError for limits too."""
         if named.get("limits") is not None:
             raise TypeError("what resumes has no limits: those of new streams are StreamGuard(…, limits=Limits(…))")
+        if named.get("observe") is not None:
+            raise TypeError(_OBSERVERS)
         return cls.of(None, named)
 
     def carrier(self, answer_terms: Terms | None) -> Wire:
@@ -156,6 +163,7 @@ class AnswerOptions:
         return Immediate() if keys.flush == "token" else self.flush
 
 
+_OBSERVERS: Final = "observers are a guard's, for all its streams: StreamGuard(…, observe=…)"
 _DEFAULTS: Final = AnswerOptions()
 _NAMES: Final = tuple(field.name for field in attrs.fields(AnswerOptions))
 
@@ -226,6 +234,8 @@ class StreamOptions:
                 raise TypeError(_unknown(name, (*names, *_NAMES), "guard.response(request, source"))
         if given.get("limits") is not None:
             raise TypeError("limits are a guard's, for all its streams: StreamGuard(…, limits=Limits(…))")
+        if given.get("observe") is not None:
+            raise TypeError(_OBSERVERS)
         answer: Any = {name: value for name, value in given.items() if name not in names}
         options = AnswerOptions.of(None, answer)
         if options.dialect.name == "text":

@@ -7,7 +7,7 @@ to this connection until the stream is over, or this connection is.
 
 from __future__ import annotations
 
-import logging
+import functools
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable
 from contextlib import aclosing
 from typing import Any, Final
@@ -19,8 +19,10 @@ from streamguard.adapters.asgi import Ended, answer_whole, compressed, merged_he
 from streamguard.adapters.asgi_sink import AsgiSink
 from streamguard.adapters.first import look_at_first
 from streamguard.adapters.options import AnswerOptions
+from streamguard.adapters.refusals import why_not
 from streamguard.adapters.seal import Receive, Scope, Send
 from streamguard.adapters.shutdown import GOING_AWAY, learn
+from streamguard.adapters.watching import tell_refused, watched
 from streamguard.app import StreamGuard, own_options
 from streamguard.core.compress import Gzip
 from streamguard.core.credit import Credit
@@ -31,10 +33,8 @@ from streamguard.core.errors import Failure, SourceFailed, failure_from
 from streamguard.core.exchange import (
     Granted,
     Refusal,
-    RequestFacts,
     Terms,
     answer_headers,
-    cannot_resume,
     come_back,
     early_failure,
     nothing_more,
@@ -44,15 +44,7 @@ from streamguard.core.exchange import (
 from streamguard.core.frame import Frame, status_of
 from streamguard.core.guard import CompletionGuard
 from streamguard.core.wire import Wire
-from streamguard.log.base import (
-    CursorMisfit,
-    CursorTrimmed,
-    LogError,
-    LogLost,
-    LogUnavailable,
-    StreamInfo,
-    StreamState,
-)
+from streamguard.log.base import LogError, StreamInfo, StreamState
 from streamguard.observe.hooks import Outcome
 from streamguard.runtime.direct import DirectDriver
 from streamguard.runtime.flow import MISSED, Flow
@@ -60,21 +52,18 @@ from streamguard.runtime.reader import Page, ReplayStage
 from streamguard.runtime.readers import Busy, Reader
 from streamguard.runtime.rotation import rotation
 from streamguard.runtime.runs import Run
+from streamguard.runtime.seen import Unseen
 from streamguard.runtime.sink import Stage
 from streamguard.runtime.source import TokenSource
 from streamguard.runtime.takeover import said
 
-__all__ = ["NOT_HERE", "ROOT", "Reading", "unavailable", "why_not"]
-
-logger = logging.getLogger("streamguard")
+__all__ = ["ROOT", "Reading"]
 
 ROOT: Final = "streamguard.root"  # in the scope: where the application that has the endpoints is mounted
 
 _PATH: Final = "/:@!$&'()*+,;="  # what stands as itself in a path (RFC 3986, section 3.3), beside what always does
 _EXPOSED: Final = ("access-control-expose-headers", "streamguard")
-NOT_HERE: Final = "the stream is not here: it never was, is not kept any more, or is in the log of another process"
 UNBEGUN: Final = "unbegun"  # how a stream ended that was shut down before its headers
-_NOT_READ: Final = "a request for a stream is refused for now: %s"
 REPLACED: Final = Failure("replaced", "a newer reader of the same stream took this one's place")
 SILENT: Final = Failure("gone", f"the reader answered none of {MISSED} signs of life")
 REUSED: Final = problem(422, "key_reused", "this key was used for another request")
@@ -112,10 +101,12 @@ class Reading:
         self.options = options
         self.scope, self.receive, self.send = scope, receive, send
         self.facts = request_facts(scope)
+        self._tail: Cursor | None = None  # where the stream stood when a reader came back to it
         if guard.on_sigterm:
             learn(guard.draining)  # where no seal of `install` does, as in plain ASGI
 
     async def refuse(self, refused: Refusal) -> None:
+        tell_refused(self.guard.observe, refused, self.facts, self.scope)
         await refuse(refused, self.scope, self.receive, self.send, self.options.timing.linger)
 
     async def resume(self, cursor: Cursor, principal: str, fingerprint: Fingerprint | None = None) -> None:
@@ -125,6 +116,7 @@ class Reading:
         """
         try:
             state = await self.guard.find(cursor.sid, principal)
+            self._tail = state.tail
             if fingerprint is not None and state.info.fingerprint not in (None, await fingerprint()):
                 await self.refuse(REUSED)
                 return
@@ -207,8 +199,9 @@ class Reading:
             stage.parting = "replaced"
             driver.cancel(REPLACED)
 
+        seen = watched(self.guard.observe, stage, self.options.timing, self.facts, (scope, self.receive, send))
         client = self.facts.headers.get("streamguard-client")
-        reader = Reader(cursor._replace(status=None), lambda: stage.cursor, replace, client, flow=flow)
+        reader = Reader(cursor._replace(status=None), lambda: stage.cursor, replace, client, flow=flow, seen=seen)
         keys = self._granted(info, headers, flow)
         fields = merged_headers(self._headers(info, reader, [_EXPOSED], keys), headers)
         sink = _Sink(scope, self.receive, send, status, fields)
@@ -225,9 +218,10 @@ class Reading:
         if started is not None and self.options.timing.peek:  # else the headers have left before the first page
             pages = _peeked(pages, started, sink)
         outgoing = compressed(stage, sink, self._compressing(info), keys)
-        driver = self._driver(pages, outgoing, sink, started, agreed)
+        driver = self._driver(pages, outgoing, sink, started, agreed, seen)
         if flow is not None:
             flow.gone = lambda: driver.drop(SILENT)
+            flow.waited = functools.partial(seen.blocked, "credit")
         outcome = await self._served(driver, reader, run, exclusive=bool(own_options(info).get("exclusive")))
         if outcome.status == "shutdown" and not sink.started:
             return UNBEGUN, None
@@ -241,6 +235,9 @@ class Reading:
         self.guard.readers.join(reader, limit=self.guard.max_readers, exclusive=exclusive)
         if run is not None:
             run.join()
+        if reader.start.seq:
+            tail = self._tail
+            reader.seen.resumed(reader.start.seq, None if tail is None else tail.seq - reader.start.seq)
         try:
             joined = self.guard.draining.joined(driver.shut_down, reader=True)
             with joined, self.guard.grants.heard(reader):
@@ -277,16 +274,28 @@ class Reading:
         return Flow(credit, at, limit=timing.write, beats=timing.heartbeat is not None, clock=timing.clock)
 
     def _driver(
-        self, pages: AsyncGenerator[Page, None], stage: Stage[bytes], sink: _Sink, started: Run | None, agreed: Terms
+        self,
+        pages: AsyncGenerator[Page, None],
+        stage: Stage[bytes],
+        sink: _Sink,
+        started: Run | None,
+        agreed: Terms,
+        seen: Unseen,
     ) -> DirectDriver[bytes]:
+        timing = self.options.timing
+        if timing.stall is not None:
+            # A stream whose source fell silent is given its end meanwhile: at the same limit its readers would leave in
+            # that moment, and never be told.
+            timing = attrs.evolve(timing, stall=timing.stall + timing.close + self.guard.patience)
         return DirectDriver(
             TokenSource(pages),  # type: ignore[arg-type]
             stage,
             sink,
-            self.options.timing,
+            timing,
             abort=self.options.abort == "always" or not agreed.negotiated,
             request_id=self.facts.headers.get("x-request-id"),
             on_first=None if started is None or self.options.dialect.name == "raw" else self._look,
+            seen=seen,
         )
 
     def _look(self, page: Any) -> None:
@@ -373,22 +382,3 @@ async def _peeked(pages: AsyncGenerator[Page, None], run: Run, sink: _Sink) -> A
                 if run.producer.exception is not None and not sink.started:
                     raise run.producer.exception
             yield page
-
-
-def unavailable(facts: RequestFacts, exc: LogUnavailable, *, message: str = _NOT_READ) -> Refusal:
-    """The answer where the log cannot be reached, which the server's own log is told of."""
-    logger.warning(message, exc)
-    return come_back(facts, "log_unavailable", "the log cannot be reached")
-
-
-def why_not(facts: RequestFacts, cursor: Cursor, exc: LogError) -> Refusal:
-    """The answer to a request for what is behind `cursor`, where the log said no."""
-    if isinstance(exc, LogUnavailable):
-        return unavailable(facts, exc)
-    if isinstance(exc, CursorTrimmed):
-        return cannot_resume(facts, cursor, 410, "trimmed", "the frames after this cursor are not kept any more")
-    if isinstance(exc, LogLost):
-        return cannot_resume(facts, cursor, 410, "log_lost", "the log lost the frames before this cursor")
-    if isinstance(exc, CursorMisfit):
-        return cannot_resume(facts, cursor, 409, "misfit", "the cursor is not one of this stream's")
-    return cannot_resume(facts, cursor, 404, "unknown_stream", NOT_HERE)

@@ -17,7 +17,8 @@ from typing_extensions import Unpack
 from streamguard.adapters.asgi import refuse_early
 from streamguard.adapters.logged import FORBIDDEN, MIN_SECRET
 from streamguard.adapters.options import AnswerOptions, Options
-from streamguard.adapters.reading import Reading, unavailable
+from streamguard.adapters.reading import Reading
+from streamguard.adapters.refusals import unavailable
 from streamguard.adapters.seal import Receive, Scope, Send
 from streamguard.app import StreamGuard
 from streamguard.core.arguments import shown

@@ -41,6 +41,7 @@ __all__ = [
     "ended_by_base",
     "is_aborted",
     "is_exposed",
+    "is_sealed",
     "mark_aborted",
     "mark_guarded",
     "part_send",
@@ -278,9 +279,14 @@ def ended_by_base() -> bool:
 
 def require_seal(scope: Scope, receive: Receive, send: Send) -> None:
     """Raise UnsealedResponse where an abort could not reach the reader."""
-    seal: _Seal | None = scope.get(_KEY)
-    if _base_middleware(receive, send) if seal is None else seal.exposed:
+    if not is_sealed(scope, receive, send):
         raise UnsealedResponse
+
+
+def is_sealed(scope: Scope, receive: Receive, send: Send) -> bool:
+    """Whether no BaseHTTPMiddleware stands where it would end an aborted body cleanly."""
+    seal: _Seal | None = scope.get(_KEY)
+    return not (_base_middleware(receive, send) if seal is None else seal.exposed)
 
 
 def _base_middleware(receive: Receive, send: Send) -> bool:

@@ -101,12 +101,14 @@ NOTHING: Final = Granted()
 
 @attrs.frozen
 class Refusal:
-    """An answer that is no stream. `abort`: its body must not end cleanly."""
+    """An answer that is no stream. `abort`: its body must not end cleanly. `code` is why, for whoever counts; empty
+    where nothing was refused, and where a source chose the code."""
 
     status: int
     headers: list[tuple[str, str]]
     body: bytes = b""
     abort: bool = False
+    code: str = ""
 
 
 def terms(facts: RequestFacts) -> Terms:
@@ -206,7 +208,7 @@ def come_back(
     if facts.event_source and not terms(facts).negotiated:
         headers = [("content-type", "text/event-stream; charset=utf-8"), NO_STORE]
         wait = randint(1000, 2000) if seconds is None else round(1000 * seconds)
-        return Refusal(200, headers, b": %b\nretry: %d\n\n" % (code.encode(), wait), abort=True)
+        return Refusal(200, headers, b": %b\nretry: %d\n\n" % (code.encode(), wait), abort=True, code=code)
     # A POST with a cursor comes from an SDK, whose own retries would repeat it within a second.
     retry = facts.cursor is None
     later = str(1 if seconds is None else round(seconds))
@@ -227,13 +229,13 @@ def http10_refusal() -> Refusal:
 def early_failure(failure: Failure) -> Refusal:
     """The answer where a source chose a failure before the headers went out: 503 if a retry may help, else 500."""
     status = 503 if failure.retryable else 500
-    return _problem(status, failure.code, failure.message, retry=failure.retryable)
+    return attrs.evolve(_problem(status, failure.code, failure.message, retry=failure.retryable), code="")
 
 
 def _problem(status: int, code: str, detail: str, *more: tuple[str, str], retry: bool = False) -> Refusal:
     body = dumps({"title": code.replace("_", " "), "status": status, "detail": detail, "code": code})
     headers = [("content-type", "application/problem+json"), NO_STORE, ("x-should-retry", str(retry).lower()), *more]
-    return Refusal(status, [*headers, ("content-length", str(len(body)))], body)
+    return Refusal(status, [*headers, ("content-length", str(len(body)))], body, code=code)
 
 
 def _lost(cursor: Cursor) -> Refusal:
@@ -242,4 +244,5 @@ def _lost(cursor: Cursor) -> Refusal:
     failure = Failure("unknown_stream", "the stream of this cursor is not here")
     data = summary(Ending(status="failed", failure=failure), 0, 0)
     body = b"event: end\nid: %b\ndata: %b\n\n" % (id, data)
-    return Refusal(200, [("content-type", "text/event-stream; charset=utf-8"), NO_STORE], body, abort=True)
+    headers = [("content-type", "text/event-stream; charset=utf-8"), NO_STORE]
+    return Refusal(200, headers, body, abort=True, code=failure.code)

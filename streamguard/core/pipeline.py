@@ -153,6 +153,7 @@ class Pipeline:
         self.stage = FrameStage(flush, encoder)
         self._source, self._flush = self.stage.source, self.stage.source.flush
         self.deadline, self.timed, self.sampled = self._flush.deadline, self._flush.timed, self._flush.sampled
+        self.lost = 0  # frames with content that were made, and that the guard did not let through
         self._parts: list[bytes] = []  # what was admitted in a call that raised; leaves with the next one
         self._whole = encoder.max_text // 4  # so many characters fit a frame whatever they are
         self._clean = encoder.plain_text  # whether nothing waits that belongs before a text
@@ -359,4 +360,7 @@ class Pipeline:
         """After a frame that the carrier refused: else no terminal could follow."""
         self._clean = False
         at = self.guard.cursor
+        terminal = self.encoder.finished  # which takes no text along
+        # At least one: in a run what was refused is no frame of the encoder's yet.
+        self.lost += max(not terminal, self.encoder.last[0] - at.seq - terminal)
         self.encoder.rewind(at if at.sid else self.encoder.zero)  # no sid: it was never opened

@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from streamguard.observe.hooks import Delivered, OnEnd, Outcome
+from streamguard.observe.hooks import Delivered, Observer, OnEnd, Outcome
 
-__all__ = ["Delivered", "OnEnd", "Outcome"]
+__all__ = ["Delivered", "Observer", "OnEnd", "Outcome"]

@@ -1,24 +1,67 @@
-"""The seam for metrics and billing: one frozen record of how a stream ended.
+"""The seam for metrics, traces and bills: what happens to a stream, told from outside of it.
 
-Every stream ends in exactly one Outcome, on every exit, an instant disconnect included. It is given to
-`on_end` once, shielded from cancellation and limited in time; an exception in it is logged and harms
-no stream. A stream in a log that one process lets go of, for another to go on with, has one in each; all
-but the last say `let_go`.
+Two ways to be told. `on_end` is given one `Outcome` a stream: every stream ends in exactly one, on every exit, an
+instant disconnect included. An `Observer` is told of what happens on the way too, by a method for each kind of event:
+
+    class Watch(Observer):
+        def first_frame(self, event: FirstFrame) -> None:
+            print(event.stream.part, event.seconds)
+
+    @guarded(observe=Watch())
+
+* An event is a frozen fact without content. It names a stream by what the log names it by, which grants nobody access;
+  only the Outcome in `Closed` has a whole cursor, and what a failure's message says: keep those out of logs.
+* A hook that raises harms no stream: it is logged, once. Hooks are plain functions, called where the event happens, on
+  the event loop of the stream or on its thread; they must not block.
+* No token calls a hook. `frames` tells how many came since it was called last, at the wakes of the stream's clock and
+  at its end. Without observers a stream does nothing for their sake.
+* `stream` is the same object in all events of one part of a stream, so that an observer may use it as a key. A stream
+  in a log has a part that generates, and one for each connection that reads it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
-from typing import Any, Literal
+import inspect
+import logging
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from typing import Any, Final, Literal
 
 import attrs
 
+from streamguard.core.arguments import shown
 from streamguard.core.cursor import Cursor
 from streamguard.core.errors import Failure
 
-__all__ = ["Delivered", "OnEnd", "Outcome"]
+__all__ = [
+    "AbortNotCarried",
+    "Acknowledged",
+    "Blocked",
+    "Closed",
+    "Delivered",
+    "FirstFrame",
+    "Frames",
+    "Observer",
+    "Observers",
+    "OnEnd",
+    "Opened",
+    "Outcome",
+    "Part",
+    "ReaderGone",
+    "Refused",
+    "RequestLabels",
+    "Resumed",
+    "SourceClosed",
+    "Stalled",
+    "StreamDetails",
+    "TakenOver",
+    "Terminal",
+    "observers_of",
+]
+
+logger = logging.getLogger("streamguard")
 
 Delivered = Literal["yes", "no", "unknown"]
+Part = Literal["direct", "producer", "reader"]
 
 
 @attrs.frozen
@@ -57,3 +100,298 @@ class Outcome:
 
 
 OnEnd = Callable[[Outcome], Awaitable[None] | None]
+
+
+# ---- events -----------------------------------------------------------------------------------
+
+
+@attrs.frozen
+class RequestLabels:
+    """What a request is called elsewhere: `X-Request-ID`, the `traceparent` of W3C Trace Context, and the route's own
+    path where the framework tells it; never the address as it came, which may hold names."""
+
+    request_id: str | None = None
+    traceparent: str | None = None
+    route: str | None = None
+
+    @property
+    def trace_id(self) -> str | None:
+        """The trace's id, 32 hexadecimal digits; None where the request has no trace, or not a well-formed one."""
+        parts = (self.traceparent or "").split("-")
+        found = parts[1] if len(parts) >= 4 else ""
+        good = len(found) == 32 and set(found) <= set("0123456789abcdef") and found.strip("0") != ""
+        return found if good else None
+
+
+@attrs.frozen(eq=False)
+class StreamDetails:
+    """One part of a stream, from its start: the same object in all its events.
+
+    `part`: `direct` is a stream without a log, whose source feeds its one connection; `producer` generates into a log,
+    and `reader` is a connection that reads there. `name` is the first eight characters of the stream's id, as in the
+    log; the whole would grant access. `started` is on the stream's clock, `wall` in seconds since 1970. `hop` is what
+    is known to hide from the reader that its connection was aborted (see AbortNotCarried); None where nothing is.
+    """
+
+    part: Part
+    name: str
+    labels: RequestLabels
+    started: float
+    wall: float
+    hop: str | None = None
+
+
+@attrs.frozen
+class Opened:
+    """A part of a stream begins: before its source is started, and before its headers."""
+
+    stream: StreamDetails
+    at: float
+
+
+@attrs.frozen
+class FirstFrame:
+    """The first frame with content was handed to the transport, `seconds` after the stream began."""
+
+    stream: StreamDetails
+    at: float
+    seconds: float
+
+
+@attrs.frozen
+class Frames:
+    """What came since the last event of this kind: items of the source, frames and bytes of their data, and `sent`
+    bytes of the body. `lag` is how late the event loop was lately, `log_latency` how long the newest append took; None
+    where that is not known. Seconds."""
+
+    stream: StreamDetails
+    at: float
+    items: int
+    frames: int
+    bytes: int
+    sent: int
+    lag: float | None = None
+    log_latency: float | None = None
+
+
+@attrs.frozen
+class Stalled:
+    """The source was silent for `silent` seconds, the limit; the stream ends for it."""
+
+    stream: StreamDetails
+    at: float
+    silent: float
+
+
+@attrs.frozen
+class Blocked:
+    """Something waited for the reader, for `seconds`, and does no more. `by`: `transport` is a write that was under
+    way when the stream's clock looked, `credit` a reader that granted none, `lead` a source that was too far ahead."""
+
+    stream: StreamDetails
+    at: float
+    by: Literal["transport", "credit", "lead"]
+    seconds: float
+
+
+@attrs.frozen
+class Resumed:
+    """A reader came back, with the cursor of frame `frame`. `replayed` is how many frames behind it were stored by
+    then: a lower bound of what an earlier connection may have been sent for nothing; None where that is not known."""
+
+    stream: StreamDetails
+    at: float
+    frame: int
+    replayed: int | None
+
+
+@attrs.frozen
+class TakenOver:
+    """A stream whose process is gone was taken over here, behind frame `frame`, by lease `lease`, after `crashes`.
+    Where nobody knew how to go on `gone_on` is False: it was given its end."""
+
+    stream: StreamDetails
+    at: float
+    frame: int
+    lease: int
+    crashes: int
+    gone_on: bool
+
+
+@attrs.frozen
+class Terminal:
+    """The stream's terminal was made. `cause` is the failure's code, empty for `complete`."""
+
+    stream: StreamDetails
+    at: float
+    status: str
+    cause: str
+
+
+@attrs.frozen
+class Acknowledged:
+    """A reader has everything up to frame `frame`. `rtt`: seconds from the frame's sending to this, where it was
+    measured."""
+
+    stream: StreamDetails
+    at: float
+    frame: int
+    rtt: float | None
+
+
+@attrs.frozen
+class ReaderGone:
+    """The reader left (`gone`), took nothing (`slow`), or was sent elsewhere (`replaced`, `shutdown`, …)."""
+
+    stream: StreamDetails
+    at: float
+    cause: str
+
+
+@attrs.frozen
+class SourceClosed:
+    """The source is closed, `seconds` after it was told; or `abandoned`, because it did not stop in time."""
+
+    stream: StreamDetails
+    at: float
+    seconds: float
+    abandoned: bool
+
+
+@attrs.frozen
+class Refused:
+    """A request got no stream, or was told no by the endpoints of streams: `why` is the code of its answer, `status`
+    that of HTTP."""
+
+    why: str
+    status: int
+    labels: RequestLabels
+
+
+@attrs.frozen
+class AbortNotCarried:
+    """A stream that did not complete was aborted where its reader cannot see that: `hop` is `http10`, or
+    `base_middleware` where Starlette's BaseHTTPMiddleware stands outside. The terminal stands alone."""
+
+    stream: StreamDetails
+    at: float
+    hop: str
+
+
+@attrs.frozen
+class Closed:
+    """A part of a stream is over, and this is its last event. `lost` is how many frames were made and let through by
+    no guard, or taken by no log. `lag` and `log_latency` as in Frames."""
+
+    stream: StreamDetails
+    at: float
+    outcome: Outcome
+    lost: int = 0
+    lag: float | None = None
+    log_latency: float | None = None
+
+    @property
+    def whole(self) -> bool:
+        """Whether nothing is to be said of it: its end was reached, and nobody is known to have missed any of it. A
+        reader of a stream in a log that has its end is done, however the stream ended."""
+        outcome = self.outcome
+        if self.lost or outcome.abandoned or outcome.status == "parted":
+            return False
+        if self.stream.part == "reader" and outcome.status != "complete":
+            return True  # it was told how its stream ended
+        return outcome.status == "complete" and outcome.delivered != "no"
+
+    @property
+    def cause(self) -> str:
+        """Why it ended: the failure's code. Empty for `complete`, and for a reader that was told its stream's end."""
+        return "" if self.outcome.failure is None else self.outcome.failure.code
+
+
+class Observer:
+    """What is told of streams: derive from it, and write the hooks that you need. None of these does anything."""
+
+    def attached(self, source: Any) -> None:
+        """Something that says what the application does now was given to this observer: an Admission (`waiting`,
+        `detached`), or what drains (`ready`). It may come again."""
+
+    def opened(self, event: Opened) -> None: ...
+    def first_frame(self, event: FirstFrame) -> None: ...
+    def frames(self, event: Frames) -> None: ...
+    def stalled(self, event: Stalled) -> None: ...
+    def blocked(self, event: Blocked) -> None: ...
+    def resumed(self, event: Resumed) -> None: ...
+    def taken_over(self, event: TakenOver) -> None: ...
+    def terminal(self, event: Terminal) -> None: ...
+    def acknowledged(self, event: Acknowledged) -> None: ...
+    def reader_gone(self, event: ReaderGone) -> None: ...
+    def source_closed(self, event: SourceClosed) -> None: ...
+    def refused(self, event: Refused) -> None: ...
+    def abort_not_carried(self, event: AbortNotCarried) -> None: ...
+    def closed(self, event: Closed) -> None: ...
+
+
+_HOOKS: Final[dict[type, str]] = {
+    Opened: "opened",
+    FirstFrame: "first_frame",
+    Frames: "frames",
+    Stalled: "stalled",
+    Blocked: "blocked",
+    Resumed: "resumed",
+    TakenOver: "taken_over",
+    Terminal: "terminal",
+    Acknowledged: "acknowledged",
+    ReaderGone: "reader_gone",
+    SourceClosed: "source_closed",
+    Refused: "refused",
+    AbortNotCarried: "abort_not_carried",
+    Closed: "closed",
+}
+
+
+class Observers:
+    """Several observers as one, each told of everything, in their order. Raises TypeError for a hook that is async."""
+
+    def __init__(self, members: Iterable[Observer]) -> None:
+        self.members = tuple(dict.fromkeys(members))
+        self._hooks = {kind: self._those_of(name) for kind, name in _HOOKS.items()}
+        self._attached = self._those_of("attached")
+        self._told: set[Callable[[Any], object]] = set()  # hooks that raised, and were logged
+
+    def _those_of(self, name: str) -> list[Callable[[Any], object]]:
+        unused = getattr(Observer, name)
+        hooks = [getattr(each, name) for each in self.members if getattr(type(each), name) is not unused]
+        for hook in hooks:
+            if inspect.iscoroutinefunction(hook):
+                raise TypeError(f"observe: {shown(hook)} is a coroutine function: write a plain `def`")
+        return hooks
+
+    def tell(self, event: Any) -> None:
+        """Tell all of an event. Raises nothing but what ends the program."""
+        self._call(self._hooks[type(event)], event)
+
+    def attach(self, *sources: Any) -> None:
+        """Tell all where to ask what the application does now. None is nothing."""
+        for source in sources:
+            if source is not None:
+                self._call(self._attached, source)
+
+    def _call(self, hooks: list[Callable[[Any], object]], argument: Any) -> None:
+        for hook in hooks:
+            try:
+                hook(argument)
+            except (KeyboardInterrupt, SystemExit):
+                raise
+            except BaseException:  # a cancellation that a hook makes up must not pass for the stream's own
+                if hook not in self._told:
+                    self._told.add(hook)
+                    logger.exception("an observer raised, which is logged this once: %s", shown(hook))
+
+
+def observers_of(value: Any) -> Observers | None:
+    """What was given as `observe`: an Observer, a list of them, or None. Raises TypeError."""
+    if value is None or isinstance(value, Observers):
+        return value
+    members = (value,) if isinstance(value, Observer) else value
+    if isinstance(members, (list, tuple)) and all(isinstance(each, Observer) for each in members):
+        return Observers(members) if members else None
+    raise TypeError(f"observe is an Observer, or a list of them, for example Recorder(); not {shown(value)}")

@@ -31,7 +31,8 @@ from streamguard.runtime.cancellation import FATAL
 from streamguard.runtime.drain import Drain
 from streamguard.runtime.ending import GONE, SHUTDOWN, SLOW, Why, log_end
 from streamguard.runtime.loopthread import loop_thread
-from streamguard.runtime.report import deliver_from_thread, make_outcome
+from streamguard.runtime.report import deliver_from_thread, log_name, make_outcome
+from streamguard.runtime.seen import UNSEEN, Unseen
 from streamguard.runtime.sink import Stage
 from streamguard.runtime.timing import DEFAULT_TIMING, Timing
 
@@ -78,6 +79,7 @@ class BlockingDriver:
         on_end: OnEnd | None = None,
         on_first: Callable[[Item], None] | None = None,
         request_id: str | None = None,
+        seen: Unseen = UNSEEN,
     ) -> None:
         self.outcome: Outcome | None = None
         self._source = source
@@ -93,18 +95,21 @@ class BlockingDriver:
         self._on_end = on_end
         self._on_first = on_first
         self._request_id = request_id
+        self._seen = seen
         self._why: Why | None = None
         self._told: Why | None = None  # by another thread
         self._exit: BaseException | None = None  # what ends the process
-        self._begun = self._whole = self._over = self._logged = False
+        self._begun = self._whole = self._over = self._logged = self._ended_early = False
+        self._fresh = True  # until the first frame
         self._held: list[Item] = []  # the first item, where the headers waited for it
         self._started = self._wrote = self._clock()
         self._parked = _NEVER  # since when the source is waited for; never, while it is not
         self._ticked = -_NEVER
         self._first_item: float | None = None
         self._first_byte: float | None = None
-        self._name = stage.cursor.sid[:8] + (f" (request {request_id[:64]})" if request_id else "")
+        self._name = log_name(stage, request_id)
         self._parts = self._make()
+        seen.opened()
 
     def cancel(self, failure: Failure | None = None) -> None:
         """End the stream as `cancelled`, unless it has ended. From any thread."""
@@ -118,6 +123,7 @@ class BlockingDriver:
         if self._told is not None:
             return
         if stall is not None and silent >= stall:
+            self._seen.stalled(silent)
             self._told = _stalled(stall)
         elif silent >= LOOK and self._drain.over:
             self._told = SHUTDOWN
@@ -149,7 +155,9 @@ class BlockingDriver:
         self._parts.close()
         if not self._whole and self._why is None:
             self._why = GONE  # not even begun: nobody was told anything
+        since = self._clock()
         abandoned = not self._source.close(self._timing.close)
+        self._seen.source_closed(since, abandoned=abandoned)
         self.outcome = make_outcome(
             self._stage,
             status="complete" if self._why is None else self._why.status,
@@ -160,6 +168,7 @@ class BlockingDriver:
             request_id=self._request_id,
             abandoned=abandoned,
         )
+        self._seen.closed(self.outcome, aborted=self._ended_early)
         if self._on_end is not None:
             deliver_from_thread(self.outcome, self._on_end, loop_thread().wait)
 
@@ -175,7 +184,9 @@ class BlockingDriver:
             last = b"" if self._why is not None else (yield from self._items())
             self._parked = _NEVER
             if self._why is not GONE:
-                yield last + self._terminal()
+                last += self._terminal()
+                self._seen.terminal(self._clock())
+                yield last
             self._whole = True
         except BaseException as exc:  # the server closes the iterator, or is told to stop
             self._why = self._why or self._interrupted(exc)
@@ -185,6 +196,7 @@ class BlockingDriver:
             raise self._exit
         if self._stage.status != "complete" and (self._abort or self._why is GONE):
             self._linger()
+            self._ended_early = True
             raise self._aborted()
 
     def _open(self) -> None:
@@ -229,10 +241,8 @@ class BlockingDriver:
             except Exception as exc:
                 self._fail(exc)
                 return b""
-            if self._first_item is None:
-                self._first_item = now
-                if self._on_first is not None:
-                    self._on_first(item)
+            if self._fresh:
+                self._attend(item, now)
             if self._told is not None or now - looked > every:
                 looked = now
                 if self._looked(now):
@@ -246,6 +256,14 @@ class BlockingDriver:
                 self._wrote = now
             self._parked = now
             pause = self._due(now) - now if timed else step
+
+    def _attend(self, item: Item, now: float) -> None:
+        """One of the first items is framed: for `on_first`, and for who observes the first frame."""
+        if self._first_item is None:
+            self._first_item = now
+            if self._on_first is not None:
+                self._on_first(item)
+        self._fresh = not self._seen.attended(now)
 
     def _due(self, now: float) -> float:
         """When to look again, at the latest, while the source is silent."""
@@ -265,6 +283,7 @@ class BlockingDriver:
 
     def _looked(self, now: float) -> bool:
         """Whether the stream is to end for a reason that is not the source's."""
+        self._seen.progress(now)
         if self._told is not None:
             self._why = self._told
         elif self._drain.over:
@@ -277,6 +296,7 @@ class BlockingDriver:
         """What the source's silence is to be answered with."""
         stall = self._timing.stall
         if stall is not None and now - self._parked >= stall:
+            self._seen.stalled(now - self._parked)
             self._why = _stalled(stall)
             return b""
         try:

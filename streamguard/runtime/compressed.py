@@ -23,7 +23,7 @@ class CompressedStage:
     """`stage`, compressed into `body`; each answer can be read as it comes."""
 
     def __init__(self, stage: Stage[bytes], body: GzipBody) -> None:
-        self._stage = stage
+        self._stage = self.inner = stage
         self._write = body.write
         self._body = body
         self.part: str = getattr(stage, "part", "")

@@ -42,7 +42,7 @@ class Connection(Generic[T]):
         self.lost = False
         self.slow = False  # the reader took nothing for too long: `lost` as well
         self.over = False
-        self._aborted = self._released = False
+        self.aborted = self._released = False
         self.wrote = clock()  # when the last write began or ended, or a sign of life was due
         self.first_byte: float | None = None
         self.gone = anyio.Event()
@@ -170,7 +170,7 @@ class Connection(Generic[T]):
         """End the connection in a way that no reader takes for a clean end."""
         if self.over or not self.opened:
             return  # before the headers the server's own error answer is the better one
-        self.over = self._aborted = True
+        self.over = self.aborted = True
         try:
             await self._sink.abort()
         except OSError as exc:  # the reader hung up first: there is no clean end to be taken for one
@@ -190,7 +190,7 @@ class Connection(Generic[T]):
 
     def release(self) -> None:
         """Once aborted: let the reader go now, because the task that serves it may not return yet."""
-        if self._aborted and not self._released:
+        if self.aborted and not self._released:
             self._released = True
             self._kill(drop=self.slow)
 

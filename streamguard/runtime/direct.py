@@ -28,7 +28,8 @@ from streamguard.runtime.connection import Connection, Lost
 from streamguard.runtime.ending import GONE, SHUTDOWN, SHUTDOWN_LIMIT, Ending, Why, lost
 from streamguard.runtime.patience import Patience
 from streamguard.runtime.pressure import StreamPressure
-from streamguard.runtime.report import deliver, make_outcome
+from streamguard.runtime.report import deliver, log_name, make_outcome
+from streamguard.runtime.seen import UNSEEN, Unseen
 from streamguard.runtime.shortcut import NearSource, Shortcut
 from streamguard.runtime.sink import Sink, Stage
 from streamguard.runtime.source import TokenSource
@@ -45,10 +46,8 @@ T = TypeVar("T", bytes, list[Any])
 
 
 class DirectDriver(Generic[T]):
-    """Drives one stream on one connection, once. `abort`: whether an end other than `complete` aborts it.
-
-    `on_first` is called with the source's first item, once that was taken; it must not raise.
-    """
+    """Drives one stream on one connection, once. `abort`: whether an end other than `complete` aborts it. `on_first` is
+    called with the source's first item, once that was taken; it must not raise. `seen` is told what happens."""
 
     def __init__(
         self,
@@ -61,6 +60,7 @@ class DirectDriver(Generic[T]):
         on_end: OnEnd | None = None,
         request_id: str | None = None,
         on_first: Callable[[Item], None] | None = None,
+        seen: Unseen = UNSEEN,
     ) -> None:
         self.source = source
         self.stage: Stage[T] = stage
@@ -69,24 +69,24 @@ class DirectDriver(Generic[T]):
         self.outcome: Outcome | None = None
         self._on_end = on_end
         self._on_first = on_first
+        self._seen = seen
         self._request_id = request_id
         self._clock = timing.clock
         self._line: Connection[T] = Connection(sink, timing.clock, timing.write)
-        # For the log. Never the whole sid, which grants access to the stream.
-        self._name = stage.cursor.sid[:8] + (f" (request {request_id[:64]})" if request_id else "")
-        self._end: Ending[T] = Ending(stage, self._line, timing, name=self._name, abort=abort)
+        self._name = log_name(stage, request_id)
+        self._end: Ending[T] = Ending(stage, self._line, timing, name=self._name, abort=abort, seen=seen)
         self._patience = Patience(timing.close)
         self._scope = self._patience.scope  # cancelled to stop the source
         self._thread: int | None = None  # of the event loop, once it runs
-        self._watch: ClockWatch[T] = ClockWatch(stage, self._line, self._end, self._patience, timing, name=self._name)
+        shared = stage, self._line, self._end, self._patience, timing
+        self._watch: ClockWatch[T] = ClockWatch(*shared, name=self._name, seen=seen)
         self._pressure: StreamPressure | None = None  # for a flush policy that is told of it
         self._near: NearSource | None = None  # the source, while it has this driver's shortcut
         self._started = self._clock()
         self._first_item: float | None = None
         self._abandoned = False
         self._inside: OutsideCancellation | None = None  # the driver's task, once it runs
-        # Raised when all is done: what ends the program, which a group would wrap, and a cancellation of the task that
-        # serves.
+        # Raised when all is done: what ends the program, which a group would wrap, and a cancellation of who serves.
         self._fatal: BaseException | None = None
         self._asked: BaseException | None = None
 
@@ -106,6 +106,7 @@ class DirectDriver(Generic[T]):
         Raises nothing for what source, policy or reader did, except in peek mode before the headers went out.
         """
         self._thread = threading.get_ident()
+        self._seen.opened()
         outside = OutsideCancellation()
         try:
             async with anyio.create_task_group() as tasks:
@@ -344,7 +345,7 @@ class DirectDriver(Generic[T]):
         if end.why is not None:
             return True
         end.unsent = None
-        self._watch.attention = False
+        self._watch.attention = not self._seen.attended(now)
         return False
 
     async def _last_words(self) -> None:
@@ -366,7 +367,9 @@ class DirectDriver(Generic[T]):
     async def _close_source(self) -> None:
         """Close the source in this task, within its limit, whatever it raises."""
         since = self._watch.closing()
-        self._abandoned |= not await self._patience.close(self.source, since, self._name)
+        closed = await self._patience.close(self.source, since, self._name)
+        self._abandoned |= not closed
+        self._seen.source_closed(since, abandoned=not closed)
         self._watch.parked = None
 
     async def _report(self) -> None:
@@ -385,6 +388,7 @@ class DirectDriver(Generic[T]):
             abandoned=self._abandoned,
         )
         self._line.release()
+        self._seen.closed(self.outcome, aborted=self._line.aborted)
         if self._on_end is not None:
             with anyio.CancelScope(shield=True):
                 await deliver(self.outcome, self._on_end)

@@ -18,6 +18,7 @@ import attrs
 from streamguard.core.arguments import one_line
 from streamguard.core.errors import Failure, LocalProtocolError, SourceFailed
 from streamguard.runtime.connection import Connection, Lost
+from streamguard.runtime.seen import UNSEEN, Unseen
 from streamguard.runtime.sink import Stage
 from streamguard.runtime.timing import Timing
 
@@ -54,13 +55,23 @@ class Ending(Generic[T]):
     """Ends one stream. `why` stays None where its source returns; `abort` says whether an end other than
     `complete` also aborts the connection."""
 
-    def __init__(self, stage: Stage[T], line: Connection[T], timing: Timing, *, name: str, abort: bool) -> None:
+    def __init__(
+        self,
+        stage: Stage[T],
+        line: Connection[T],
+        timing: Timing,
+        *,
+        name: str,
+        abort: bool,
+        seen: Unseen = UNSEEN,
+    ) -> None:
         self.why: Why | None = None
         self.begun = False  # from here on nothing but the last words may be written
         self.unsent: T | None = None  # framed, and not handed to the connection yet
         self._stage: Stage[T] = stage
         self._line: Connection[T] = line
         self._timing = timing
+        self._seen = seen
         self._abort = abort
         self._told = False
         self._finished = False
@@ -136,6 +147,7 @@ class Ending(Generic[T]):
         now = self._timing.clock()
         last = stage.finish(now) if why is None else stage.fail(why.failure, now, why.status)
         self._tell()
+        self._seen.terminal(now)
         if self.unsent:
             last = self.unsent + last
         if last:

@@ -42,7 +42,7 @@ class Flow:
     # touches is one that the processor has to fetch.
     __slots__ = (
         "_beats", "_bytes", "_changed", "_clock", "_last", "_limit", "_mark", "_next", "_noted", "_noted_at", "_said",
-        "_sent", "blocked", "credit", "gone", "rtt", "slow", "unanswered",
+        "_sent", "blocked", "credit", "gone", "measured", "rtt", "slow", "unanswered", "waited",
     )  # fmt: skip
 
     def __init__(
@@ -58,8 +58,10 @@ class Flow:
         self.blocked = False
         self.slow = False  # the reader left it blocked for too long
         self.unanswered = 0  # beats since the reader said anything
-        self.rtt: float | None = None  # seconds, of the newest acknowledgement
+        self.rtt: float | None = None  # seconds, of the newest acknowledgement that was measured
+        self.measured: float | None = None  # the same of the newest one of all, None where it was not
         self.gone: Callable[[], object] = _nobody
+        self.waited: Callable[[float], object] = _waited  # called after a wait for credit, with its seconds
         self._last: Any = (at.seq, at.offset, at.crc)  # frame, or row: the newest that was sent
         self._sent = Sent(at.sid)
         self._noted, self._noted_at, self._next = at.seq, -math.inf, at.seq + 1
@@ -84,7 +86,7 @@ class Flow:
 
     def acknowledge(self, cursor: Cursor) -> bool:
         """The reader has everything up to `cursor`. False where that is not known as one that was sent here."""
-        rtt = self._sent.ack(cursor, self._clock())
+        rtt = self.measured = self._sent.ack(cursor, self._clock())
         if rtt is None:
             return cursor == self._sent.acked
         self.rtt = rtt
@@ -170,7 +172,7 @@ class Flow:
     ) -> bool:
         """Wait for credit. False, and `slow`, where none comes in time: counted from the first beat that asked for it,
         where there are beats. True also where it is to `leave`."""
-        self.blocked, self._said = True, not self._beats
+        self.blocked, self._said, since = True, not self._beats, self._clock()
         until = math.inf if self._beats else self._clock() + self._limit
         try:
             while not self._open():
@@ -189,8 +191,13 @@ class Flow:
                     await reading()
         finally:
             self.blocked = False
+            self.waited(self._clock() - since)
         return True
 
 
 def _nobody() -> None:
+    pass
+
+
+def _waited(seconds: float) -> None:
     pass

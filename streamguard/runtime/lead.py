@@ -8,6 +8,7 @@ here it waits for nobody: how long it then goes on is for `on_disconnect` to say
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Final
 
 import anyio
@@ -31,6 +32,7 @@ class Lead:
         self._most = most
         self._ended = False
         self._changed = anyio.Event()
+        self.waited: Callable[[float], object] = _waited  # called after a wait, with its seconds
 
     def end(self) -> None:
         """Wait no more: the stream is told to end."""
@@ -40,11 +42,19 @@ class Lead:
     async def wait(self, tail: Cursor) -> None:
         """Until a reader has come near enough to `tail`, or nobody reads it."""
         pause = _SHORTEST
+        since: float | None = None
         while not self._ended:
             furthest = self._readers.furthest(self._sid)
             self.free = (tail.offset if furthest is None else furthest) + self._most
             if tail.offset <= self.free:
-                return
+                break
+            since = anyio.current_time() if since is None else since
             with anyio.move_on_after(pause):
                 await self._changed.wait()
             pause = min(2 * pause, _LONGEST)
+        if since is not None:
+            self.waited(anyio.current_time() - since)
+
+
+def _waited(seconds: float) -> None:
+    pass

@@ -30,14 +30,16 @@ from streamguard.core.items import Checkpoint, Item
 from streamguard.core.jsontext import dumps
 from streamguard.log import base
 from streamguard.log.base import Lease, LogError, LogUnavailable, StreamLog, StreamSealed, text_append
-from streamguard.observe.hooks import OnEnd, Outcome
+from streamguard.observe.hooks import Observers, OnEnd, Outcome, RequestLabels
 from streamguard.runtime.direct import DirectDriver
 from streamguard.runtime.lead import Lead
+from streamguard.runtime.leases import let_go
 from streamguard.runtime.lists import FrameLists
+from streamguard.runtime.seen import NO_LABELS, seen_by
 from streamguard.runtime.source import TokenSource
 from streamguard.runtime.timing import Timing
 
-__all__ = ["LogSink", "LoggedStage", "Mark", "Producer", "let_go"]
+__all__ = ["LogSink", "LoggedStage", "Mark", "Producer"]
 
 logger = logging.getLogger("streamguard")
 
@@ -109,6 +111,7 @@ class LogSink:
         self._left = anyio.Event()
         self.taken: Callable[[], None] | None = None  # called after each append that was acknowledged
         self.lead: Lead | None = None  # how far it may be ahead of its readers
+        self.latency: float | None = None  # seconds of the newest append, once `time_appends` was called
 
     @property
     def takes_fields(self) -> bool:
@@ -184,6 +187,17 @@ class LogSink:
         self.leave(f"{exc}, for {self._patience:g} s; it is given up")
         raise exc
 
+    def time_appends(self) -> None:
+        """From now on know how long an append takes, of a log that is waited for."""
+        append = self._append
+
+        async def timed(frames: list[Frame], state: bytes | None) -> None:
+            since = self._clock()
+            await append(frames, state)
+            self.latency = self._clock() - since
+
+        self._append = timed  # type: ignore[method-assign]
+
     def _before(self, frames: list[Frame], crash: Callable[[str], object]) -> None:
         """The steps before an append at which a test may let this process die."""
         if not self.tail.seq:
@@ -228,7 +242,8 @@ class Producer:
         patience: float = 5.0,
         renewed: float | None = None,
         on_end: OnEnd | None = None,
-        request_id: str | None = None,
+        observers: Observers | None = None,
+        labels: RequestLabels = NO_LABELS,
     ) -> None:
         since = timing.clock() if renewed is None else renewed
         self.sink = LogSink(log, lease, encoder.cursor, timing.clock, renewed=since, patience=patience)
@@ -237,9 +252,15 @@ class Producer:
         self._clock = timing.clock
         quiet = attrs.evolve(timing, heartbeat=None, write=None, peek=0.0, linger=0.0)
         stage = LoggedStage(policy, encoder, fields=self.sink.takes_fields)
+        self.seen = seen_by(observers, stage, timing.clock, labels)
+        if observers is not None:
+            self.sink.time_appends()
+            self.seen.own = self._own
+            self.seen.latency = lambda: self.sink.latency
+            self.seen.missing = lambda: max(0, encoder.cursor.seq - self.sink.tail.seq)
         told: OnEnd | None = None if on_end is None else lambda outcome: on_end(self._own(outcome))
         self._driver: DirectDriver[list[Any]] = DirectDriver(
-            source, stage, self.sink, quiet, on_end=told, request_id=request_id
+            source, stage, self.sink, quiet, on_end=told, request_id=labels.request_id, seen=self.seen
         )
 
     @property
@@ -345,16 +366,6 @@ class Producer:
                     return
                 if signal.kind == "read":
                     self.on_read()
-
-
-async def let_go(log: StreamLog, lease: Lease) -> None:
-    """Release a lease, so that another need not wait for its end: shielded, for a second at most. Raises nothing that
-    the log says."""
-    with anyio.CancelScope(shield=True), anyio.move_on_after(1.0):
-        try:
-            await log.release(lease)
-        except LogError as exc:
-            logger.warning("stream %s: its lease could not be let go: %s", lease.sid[:8], exc)
 
 
 def _nobody() -> None:

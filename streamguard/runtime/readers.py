@@ -15,6 +15,7 @@ import attrs
 
 from streamguard.core.cursor import Cursor
 from streamguard.runtime.flow import Flow
+from streamguard.runtime.seen import UNSEEN, Unseen
 
 __all__ = ["Busy", "Reader", "Readers", "new_reader"]
 
@@ -32,7 +33,7 @@ class Busy(Exception):
 class Reader:
     """One connection. `start` is where it began, `position` answers the cursor of the last frame that it was given,
     `replace` ends it for a newer one; `client` is what the client calls itself, `acked` the furthest that it
-    acknowledged, `flow` how far it may be sent to, where it gives credit."""
+    acknowledged, `flow` how far it may be sent to, where it gives credit; `seen` is told what it acknowledges."""
 
     start: Cursor
     position: Callable[[], Cursor]
@@ -41,6 +42,7 @@ class Reader:
     name: str = attrs.field(factory=new_reader)
     acked: Cursor | None = None
     flow: Flow | None = None
+    seen: Unseen = UNSEEN
 
     @property
     def sid(self) -> str:
@@ -54,6 +56,7 @@ class Reader:
         """The client has everything up to here. One that comes late, after a later one, changes nothing."""
         if self.acked is None or cursor.seq > self.acked.seq:
             self.acked = cursor
+            self.seen.acknowledged(cursor.seq, None if self.flow is None else self.flow.measured)
 
 
 class Readers:

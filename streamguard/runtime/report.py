@@ -19,12 +19,17 @@ from streamguard.observe.hooks import OnEnd, Outcome
 from streamguard.runtime.cancellation import FATAL, leaf
 from streamguard.runtime.sink import Stage
 
-__all__ = ["HOOK_GRACE", "HOOK_LIMIT", "deliver", "deliver_from_thread", "make_outcome"]
+__all__ = ["HOOK_GRACE", "HOOK_LIMIT", "deliver", "deliver_from_thread", "log_name", "make_outcome"]
 
 logger = logging.getLogger("streamguard")
 
 HOOK_LIMIT: Final = 5.0  # seconds that a hook may take
 HOOK_GRACE: Final = 0.1  # seconds more for one that was told to stop
+
+
+def log_name(stage: Stage[Any], request_id: str | None) -> str:
+    """What a stream is called in the log. Never by the whole sid, which grants access to it."""
+    return stage.cursor.sid[:8] + (f" (request {request_id[:64]})" if request_id else "")
 
 
 async def deliver(outcome: Outcome, on_end: OnEnd) -> None:

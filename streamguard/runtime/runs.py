@@ -15,6 +15,7 @@ A run may hold a slot, from its start to its end. While nobody reads it that can
 
 from __future__ import annotations
 
+import functools
 import logging
 import math
 from collections.abc import Callable
@@ -208,7 +209,8 @@ class Runs:
         run = Run(producer, policy, slot)
         self._runs[run.sid] = run
         if self._max_ahead is not None:
-            producer.sink.lead = Lead(self._readers, run.sid, self._max_ahead)
+            producer.sink.lead = lead = Lead(self._readers, run.sid, self._max_ahead)
+            lead.waited = functools.partial(producer.seen.blocked, "lead")
         run.join()  # whoever starts it reads it: it must not end before that one has begun
 
         async def tracked() -> None:

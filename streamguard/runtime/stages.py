@@ -12,7 +12,7 @@ the same. Enter it with `async with`: the driver is a task of its own, and leavi
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from types import TracebackType
 from typing import Any, Generic, TypeVar, overload
 
@@ -28,9 +28,10 @@ from streamguard.core.framing import FramedEncoder
 from streamguard.core.guard import CompletionGuard
 from streamguard.core.items import Item
 from streamguard.core.pipeline import Pipeline, require_stage
-from streamguard.observe.hooks import OnEnd, Outcome
+from streamguard.observe.hooks import Observer, Observers, OnEnd, Outcome, observers_of
 from streamguard.runtime.direct import DirectDriver
 from streamguard.runtime.lists import FrameLists, ItemLists
+from streamguard.runtime.seen import seen_by
 from streamguard.runtime.sink import Stage
 from streamguard.runtime.source import Producer, TokenSource
 from streamguard.runtime.timing import DEFAULT_TIMING, TIMING_EXAMPLE, Timing
@@ -114,6 +115,7 @@ class StageStream(Generic[T]):
         *,
         timing: Timing = DEFAULT_TIMING,
         on_end: OnEnd | None = None,
+        observe: Observer | Sequence[Observer] | Observers | None = None,
     ) -> None:
         require("timing", timing, Timing, TIMING_EXAMPLE)
         if on_end is not None:
@@ -122,6 +124,7 @@ class StageStream(Generic[T]):
         self._stage = stage
         self._timing = attrs.evolve(timing, write=None)  # who iterates is waited for: it may do more than write
         self._on_end = on_end
+        self._observers = observers_of(observe)
         self._waiting: list[T] = []
         self._sink: _HandOver[Any] | None = None
         self._driver: DirectDriver[Any] | None = None
@@ -132,7 +135,8 @@ class StageStream(Generic[T]):
         if self._driver is not None:
             raise StreamClosed("a stream is entered once")
         self._sink = _HandOver()
-        self._driver = DirectDriver(self._source, self._stage, self._sink, self._timing, on_end=self._on_end)
+        seen = seen_by(self._observers, self._stage, self._timing.clock)
+        self._driver = DirectDriver(self._source, self._stage, self._sink, self._timing, on_end=self._on_end, seen=seen)
         self._tasks = anyio.create_task_group()
         await self._tasks.__aenter__()
         self._tasks.start_soon(self._run, self._driver, self._sink)
@@ -212,7 +216,7 @@ def pipe(
     /,
     **options: Any,
 ) -> TokenSource | StageStream[Any]:
-    """The stages given, in their order, joined; options are `timing` and `on_end`."""
+    """The stages given, in their order, joined; options are `timing`, `on_end` and `observe`."""
     for stage, kind in ((encoder, FramedEncoder), (guard, CompletionGuard)):
         if stage is not None:
             require_stage(stage, kind, "source, policy, encoder, guard")
@@ -245,5 +249,6 @@ class GuardedStream(StageStream[bytes]):
         *,
         timing: Timing = DEFAULT_TIMING,
         on_end: OnEnd | None = None,
+        observe: Observer | Sequence[Observer] | Observers | None = None,
     ) -> None:
-        super().__init__(source, Pipeline(policy, encoder, guard), timing=timing, on_end=on_end)
+        super().__init__(source, Pipeline(policy, encoder, guard), timing=timing, on_end=on_end, observe=observe)

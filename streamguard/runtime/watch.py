@@ -25,6 +25,7 @@ from streamguard.runtime.alarm import Alarm
 from streamguard.runtime.connection import Connection, Lost
 from streamguard.runtime.ending import Ending, Why, lost
 from streamguard.runtime.patience import TICK, Patience
+from streamguard.runtime.seen import UNSEEN, Unseen
 from streamguard.runtime.sink import Stage
 from streamguard.runtime.timing import Timing
 from streamguard.runtime.turns import LoopTurns
@@ -43,7 +44,15 @@ class ClockWatch(Generic[T]):
     """What the driver of one stream and its clock share."""
 
     def __init__(
-        self, stage: Stage[T], line: Connection[T], end: Ending[T], patience: Patience, timing: Timing, *, name: str
+        self,
+        stage: Stage[T],
+        line: Connection[T],
+        end: Ending[T],
+        patience: Patience,
+        timing: Timing,
+        *,
+        name: str,
+        seen: Unseen = UNSEEN,
     ) -> None:
         self.parked: float | None = None  # since when the driver waits for the source; None while it does not
         self.attention = True  # something to look at after the next item; the first one is always looked at
@@ -54,11 +63,13 @@ class ClockWatch(Generic[T]):
         self._seen = -_NEVER  # the connection's last write, at the last wake
         self._words_due = _NEVER  # when the reader is told, while the source closes
         self._ticked = -_NEVER
+        self._writing: float | None = None  # since when a write waits that a wake met, for who observes
         self._stage: Stage[T] = stage
         self._line: Connection[T] = line
         self._end: Ending[T] = end
         self._patience = patience
         self._timing = timing
+        self._seen_by = seen
         self._clock = timing.clock
         self._started = self._clock()
         self._name = name
@@ -123,8 +134,11 @@ class ClockWatch(Generic[T]):
             self.armed = max(self._next_due(self._clock()), woken + TICK)
             await self.rearm.sleep(max(0.0, self.armed - self._clock()))
             now = self._clock()
+            if self._writing is not None:
+                self._written(now)
             if now < self.armed:
                 continue
+            self._seen_by.progress(now)
             # A rest ends by the clock where nothing has changed since.
             woken, due = now, self.armed if self._resting else self._next_due(now)
             over = self._end.why is not None or self._end.begun
@@ -133,6 +147,8 @@ class ClockWatch(Generic[T]):
                 self._line.look_from(now)
             elif self._looks and self._line.stuck(now, self._stage.sent, writing=self.parked is None):
                 self._line.give_up()
+                self._writing = None
+                self._seen_by.blocked("transport", self._line.limit or 0.0)
                 self.stop_now(lost(self._line))
                 continue
             if (now := self._clock()) < due and self.parked is not None:
@@ -195,12 +211,22 @@ class ClockWatch(Generic[T]):
         self.late = True
         self.armed = _NEVER
         now = self._clock()
+        self._writing = None if self._line.slow else self._line.wrote
         await self.rearm.sleep(self._next_look(now) - now)
+        self._written(self._clock())
+
+    def _written(self, now: float) -> None:
+        """A write that was met under way may be over."""
+        since = self._writing
+        if since is not None and (self.parked is not None or self._line.wrote != since):
+            self._writing = None
+            self._seen_by.blocked("transport", now - since)
 
     async def _act(self, now: float) -> None:
         """What is due now, with the driver parked."""
         stall, heartbeat = self._timing.stall, self._timing.heartbeat
         if stall is not None and self.parked is not None and now - self.parked >= stall:
+            self._seen_by.stalled(now - self.parked)
             self.stop(Why("stalled", Failure("stalled", f"the source was silent for {stall:g} s", True)))
             return
         self.attention = True
@@ -217,6 +243,7 @@ class ClockWatch(Generic[T]):
                         out = self._stage.heartbeat()
                 if out:
                     await self._line.send(out)
+                    self._seen_by.attended(now)
             except Lost:
                 self.stop(lost(self._line))
             except Exception as exc:

@@ -125,6 +125,7 @@ class Site:
         max_readers: int = 8,
         by_id: bool = True,
         installed: bool = True,
+        observe: Any = None,
         **options: Any,
     ) -> None:
         self.asked: list[tuple[str, str]] = []  # the action, and what asked for it
@@ -135,7 +136,7 @@ class Site:
             self.asked.append((action, type(request).__name__))
             return authorize(request, action)
 
-        self.guard = StreamGuard(self.log, authorize=noted, max_readers=max_readers)
+        self.guard = StreamGuard(self.log, authorize=noted, max_readers=max_readers, observe=observe)
 
         @self.guard.stream(**{"timing": Timing(linger=0.05), **options})
         async def tokens(request: Request) -> AsyncIterator[str]:

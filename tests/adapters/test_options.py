@@ -20,8 +20,8 @@ from streamguard.runtime.timing import Timing
 from tests.adapters.asgi_apps import tokens
 
 KNOWN = (
-    "known: flush, dialect, wire, timing, buffer, abort, http10, unsealed, on_end, limits, compress, token_flush, "
-    "window, own_thread"
+    "known: flush, dialect, wire, timing, buffer, abort, http10, unsealed, on_end, observe, limits, compress, "
+    "token_flush, window, own_thread"
 )
 DIALECTS = (
     "'native', 'openai', 'openai-responses', 'anthropic', 'ui', 'ag-ui', 'raw', 'text', "

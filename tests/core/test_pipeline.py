@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Sequence
 from pathlib import Path
@@ -881,6 +882,26 @@ def test_after_a_frame_that_its_carrier_refused_the_stream_still_ends_and_not_as
         out += pipeline.fail(failure_from(caught.value), 0.0)
     assert lines(out) == ["a", *(["b"] if goes_on else []), ("end", "failed")]
     assert pipeline.status == "failed"
+
+
+@pytest.mark.parametrize(
+    ("items", "statuses", "lost"),
+    [
+        (["a", "b"], (), 0),
+        (["a", "bad", "b"], (), 1),
+        (["a", Block("bad"), "b", "bad"], (), 2),
+        (["abcdbad!efghijklm"], (), 4),  # five pieces, of which the second is refused
+        (["a"], ("complete",), 0),  # a terminal is no text
+    ],
+)
+def test_what_the_guard_did_not_let_through_is_counted(items: list[Any], statuses: Any, lost: int) -> None:
+    pipeline = pipeline_of(Immediate(), wire=Picky(statuses=statuses), max_text=16)
+    pipeline.open()
+    for item in items:
+        with contextlib.suppress(FieldRefused):
+            pipeline.push(item, 0.0)
+    pipeline.finish(0.0)
+    assert pipeline.lost == lost
 
 
 def test_what_was_written_before_a_refused_frame_leaves_with_the_next_bytes() -> None:

@@ -1,4 +1,4 @@
-"""The record of how a stream ended: a fact, not a thing to change."""
+"""The record of how a stream ended: a fact, not a thing to change. And who is told of what."""
 
 from __future__ import annotations
 
@@ -8,7 +8,18 @@ import attrs
 import pytest
 
 from streamguard.core.cursor import Cursor
-from streamguard.observe.hooks import Delivered, Outcome
+from streamguard.observe.hooks import (
+    Closed,
+    Delivered,
+    Observer,
+    Observers,
+    Opened,
+    Outcome,
+    RequestLabels,
+    StreamDetails,
+    observers_of,
+)
+from tests.observe.noted import HOOKS, Noted
 
 FACTS: dict[str, Any] = {
     "status": "complete",
@@ -53,3 +64,101 @@ def test_no_fact_is_guessed(missing: str) -> None:
 
 def test_delivery_has_three_answers() -> None:
     assert get_args(Delivered) == ("yes", "no", "unknown")
+
+
+# ---- observers ----------------------------------------------------------------------------------
+
+STREAM = StreamDetails("direct", "AAAAAAAA", RequestLabels(), 0.0, 0.0)
+
+
+def test_there_is_a_hook_for_every_event_and_each_is_told_of_its_own() -> None:
+    noted = Noted()
+    events = [kind.__new__(kind) for kind in HOOKS.values()]
+    observers = Observers([noted])
+    for event in events:
+        observers.tell(event)
+    assert [id(event) for event in noted.events] == [id(event) for event in events]
+    assert {name for name in vars(Observer) if not name.startswith("_")} == {*HOOKS, "attached"}
+
+
+def test_an_observer_without_hooks_is_told_nothing() -> None:
+    Observers([Observer()]).tell(Opened(STREAM, 0.0))
+
+
+def test_several_observers_are_told_in_their_order_and_one_that_is_given_twice_once() -> None:
+    order: list[str] = []
+
+    class Named(Observer):
+        def __init__(self, name: str) -> None:
+            self.name = name
+
+        def opened(self, event: Opened) -> None:
+            order.append(self.name)
+
+    one, two = Named("one"), Named("two")
+    Observers([one, two, one]).tell(Opened(STREAM, 0.0))
+    assert order == ["one", "two"]
+
+
+def test_what_ends_the_program_passes() -> None:
+    class Ending(Observer):
+        def opened(self, event: Opened) -> None:
+            raise SystemExit(3)
+
+    with pytest.raises(SystemExit):
+        Observers([Ending()]).tell(Opened(STREAM, 0.0))
+
+
+def test_what_an_observer_may_ask_is_told_once_given_and_nothing_is_left_out() -> None:
+    noted = Noted()
+    Observers([noted]).attach("one", None, "two")
+    assert noted.sources == ["one", "two"]
+
+
+def test_a_hook_that_would_be_awaited_is_refused() -> None:
+    class Later(Observer):
+        async def opened(self, event: Opened) -> None:  # type: ignore[override]
+            raise AssertionError
+
+    with pytest.raises(TypeError, match="is a coroutine function"):
+        Observers([Later()])
+
+
+@pytest.mark.parametrize("given", [5, "prometheus", Observer, [Observer], {"a": Observer()}])
+def test_what_is_no_observer_is_refused(given: Any) -> None:
+    with pytest.raises(TypeError, match=r"^observe is an Observer, or a list of them"):
+        observers_of(given)
+
+
+def test_one_several_or_none_can_be_given() -> None:
+    one = Observer()
+    assert observers_of(None) is None
+    assert observers_of([]) is None
+    several = observers_of([one, Observer()])
+    assert several is not None
+    assert len(several.members) == 2
+    assert observers_of(several) is several
+    single = observers_of(one)
+    assert single is not None
+    assert single.members == (one,)
+
+
+@pytest.mark.parametrize(
+    ("part", "changes", "lost", "whole"),
+    [
+        ("direct", {}, 0, True),
+        ("direct", {"delivered": "no"}, 0, False),
+        ("direct", {"status": "failed"}, 0, False),
+        ("direct", {"abandoned": True}, 0, False),
+        ("direct", {}, 1, False),
+        ("producer", {"status": "cancelled"}, 0, False),
+        ("reader", {"status": "failed", "delivered": "no"}, 0, True),
+        ("reader", {"delivered": "no"}, 0, False),
+        ("reader", {"status": "parted"}, 0, False),
+    ],
+)
+def test_a_stream_is_whole_if_nobody_missed_any_of_it(
+    part: Any, changes: dict[str, Any], lost: int, whole: bool
+) -> None:
+    stream = attrs.evolve(STREAM, part=part)
+    assert Closed(stream, 1.0, Outcome(**FACTS | changes), lost).whole is whole

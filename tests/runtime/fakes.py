@@ -24,8 +24,9 @@ from streamguard.core.pipeline import Pipeline
 from streamguard.core.receipt import Verdict
 from streamguard.core.verify import StreamVerifier
 from streamguard.core.wire import Sse
-from streamguard.observe.hooks import Outcome
+from streamguard.observe.hooks import Outcome, observers_of
 from streamguard.runtime.direct import DirectDriver
+from streamguard.runtime.seen import seen_by
 from streamguard.runtime.source import TokenSource
 from streamguard.runtime.timing import Timing
 
@@ -282,6 +283,7 @@ def serve(
     policy: FlushPolicy | None = None,
     hook: Hook | None = None,
     beat: str = "comment",
+    observe: Any = None,
     **limits: Any,
 ) -> Served:
     """A stream of dialect `native` over SSE, ready to `run`."""
@@ -289,5 +291,7 @@ def serve(
     hook = hook or Hook()
     limits.setdefault("clock", anyio.current_time)
     pipeline = native(policy or Immediate(), beat)
-    driver = DirectDriver(TokenSource(source), pipeline, wire, Timing(**limits), on_end=hook, request_id="request")
+    seen = seen_by(observers_of(observe), pipeline, limits["clock"])
+    told: Any = {"on_end": hook, "request_id": "request", "seen": seen}
+    driver = DirectDriver(TokenSource(source), pipeline, wire, Timing(**limits), **told)
     return Served(driver, wire, hook)

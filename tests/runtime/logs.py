@@ -20,6 +20,7 @@ from streamguard.core.frame import Frame
 from streamguard.core.framing import FramedEncoder
 from streamguard.log.base import Lease, LogUnavailable, StreamInfo, StreamState
 from streamguard.log.memory import MemoryLog
+from streamguard.observe.hooks import Observers
 from streamguard.runtime.producer import Producer
 from streamguard.runtime.source import TokenSource
 from streamguard.runtime.timing import Timing
@@ -106,6 +107,7 @@ async def make_producer(
     patience: float = 5.0,
     renewed: float | None = None,
     on_end: Any = None,
+    observers: Observers | None = None,
     **limits: Any,
 ) -> Producer:
     """A producer of a new stream, SID, ready to run."""
@@ -120,6 +122,7 @@ async def make_producer(
         patience=patience,
         renewed=renewed,
         on_end=on_end,
+        observers=observers,
     )
 
 

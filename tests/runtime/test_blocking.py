@@ -13,10 +13,11 @@ from streamguard.core.errors import Failure, SourceFailed
 from streamguard.core.flush import EveryTokens, Immediate, Within
 from streamguard.core.receipt import Verdict
 from streamguard.core.verify import StreamVerifier
-from streamguard.observe.hooks import Outcome
+from streamguard.observe.hooks import Outcome, observers_of
 from streamguard.runtime.blocking import LOOK, BlockingDriver, BodyAborted
 from streamguard.runtime.blocking_source import Quiet
 from streamguard.runtime.drain import Drain
+from streamguard.runtime.seen import seen_by
 from streamguard.runtime.timing import Timing
 from tests.runtime.fakes import native
 
@@ -127,6 +128,7 @@ def played(*script: Any, flush: Any = None, now: Now | None = None, source: Any 
     source = source or Scripted(now, list(script))
     ends: list[Outcome] = []
     stage = native(flush or Immediate())
+    options["seen"] = seen_by(observers_of(options.pop("observe", None)), stage, now)
     driver = BlockingDriver(source, stage, Timing(clock=now, **limits), on_end=ends.append, **options)
     return Play(source, driver, ends)
 

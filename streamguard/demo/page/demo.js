@@ -197,8 +197,11 @@ class Run {
     enable();
     if (guarded.reads || !guarded.text.startsWith(unguarded.text)) return;
     const lost = guarded.text.slice(unguarded.text.length);
-    if (!lost) return;
-    unguarded.part("lost").hidden = false;
+    unguarded.part("lost").hidden = !lost; // the other may have been a moment behind
+    if (!lost) {
+      unguarded.part("receipt").textContent = "none";
+      return;
+    }
     unguarded.part("lost-name").textContent = unguarded.reads
       ? "It waits for this, with no end in sight"
       : "Never came, and this reader was not told";

@@ -1,0 +1,54 @@
+"""What observers are told that only an adapter knows: what a request is called, that it is refused, and whether an
+abort of its answer would reach the reader."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from streamguard.adapters.seal import Receive, Scope, Send, is_sealed
+from streamguard.core.exchange import Refusal, RequestFacts
+from streamguard.observe.hooks import Observers, Refused, RequestLabels
+from streamguard.runtime.seen import UNSEEN, Unseen, labels_of, seen_by
+from streamguard.runtime.sink import Stage
+from streamguard.runtime.timing import Timing
+
+__all__ = ["hop_of", "request_labels", "tell_refused", "watched"]
+
+
+def request_labels(facts: RequestFacts, scope: Mapping[str, Any]) -> RequestLabels:
+    """What a request is called. The route is told where the framework tells it as the application wrote it: an address
+    may hold names."""
+    route = getattr(scope.get("route"), "path", None)
+    return labels_of(facts.headers, route if isinstance(route, str) else None)
+
+
+def hop_of(facts: RequestFacts, scope: Scope, receive: Receive, send: Send) -> str | None:
+    """What is known to hide an abort from the reader; None where nothing is. An answer that is held has no scope, and
+    becomes an error that shows."""
+    if not scope:
+        return None
+    if facts.http_version == "1.0":
+        return "http10"
+    return None if is_sealed(scope, receive, send) else "base_middleware"
+
+
+def watched(
+    observers: Observers | None,
+    stage: Stage[Any],
+    timing: Timing,
+    facts: RequestFacts,
+    asgi: tuple[Scope, Receive, Send],
+) -> Unseen:
+    """What the driver of one connection tells; nothing is found out where nobody observes."""
+    if observers is None:
+        return UNSEEN
+    return seen_by(observers, stage, timing.clock, request_labels(facts, asgi[0]), hop_of(facts, *asgi))
+
+
+def tell_refused(
+    observers: Observers | None, refused: Refusal, facts: RequestFacts, scope: Mapping[str, Any]
+) -> None:
+    """A request is answered with `refused`. One without a code says no more than that there is nothing to do."""
+    if observers is not None and refused.code:
+        observers.tell(Refused(refused.code, refused.status, request_labels(facts, scope)))

@@ -1,0 +1,80 @@
+"""The numbers of Prometheus, of one worker and of two."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from prometheus_client import CollectorRegistry
+from prometheus_client.parser import text_string_to_metric_families
+
+from streamguard.observe.measures import Measures
+from streamguard.observe.metrics import METRICS
+from streamguard.observe.prometheus import CONTENT_TYPE, Prometheus
+from streamguard.runtime.admission import Admission
+from streamguard.runtime.slots import Limits
+from tests.observe.mixed import KINDS, differences, in_workers, samples, worked
+
+SEVERAL = 3 * len(KINDS)
+
+
+def test_every_number_equals_what_was_done() -> None:
+    done = worked(SEVERAL, 1, Prometheus(CollectorRegistry()))
+    assert differences(done.expected, done.page) == {}
+    moved = {name.partition("{")[0].removesuffix("_count") for name, value in samples(done.page).items() if value}
+    still = {metric.name for metric in METRICS.values() if metric.kind != "gauge"} - moved
+    assert still == {"streamguard_ack_rtt_seconds"}  # of a reader that gives credit: tests/adapters/test_watching.py
+
+
+def test_a_number_that_is_wrong_is_found() -> None:
+    done = worked(len(KINDS), 2, Prometheus(CollectorRegistry()))
+    name = 'streamguard_items_total{part="direct"}'
+    assert list(differences({**done.expected, name: done.expected[name] + 1}, done.page)) == [name]
+
+
+def test_the_numbers_of_two_workers_add_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PROMETHEUS_MULTIPROC_DIR", str(tmp_path))
+    told = in_workers(len(KINDS), seeds=(3, 4))
+    page = Prometheus(CollectorRegistry()).page()  # any process answers for all
+    assert differences(told, page) == {}
+    assert b"\nstreamguard_requests_waiting 0.0\n" in page
+    assert b"\nstreamguard_draining 0.0\n" in page
+
+
+def test_the_page_has_every_metric_by_its_name_kind_and_labels() -> None:
+    done = worked(len(KINDS), 5, Prometheus(CollectorRegistry()))
+    families = {family.name: family for family in text_string_to_metric_families(done.page.decode())}
+    for metric in METRICS.values():
+        family = families[metric.name.removesuffix("_total")]
+        assert (family.type, family.documentation) == (metric.kind, metric.help)
+        for sample in family.samples:
+            for label, value in sample.labels.items():
+                assert label == "le" or value in metric.labels[label], f"{metric.name}: {label}={value}"
+    assert CONTENT_TYPE.startswith("text/plain")
+
+
+def test_what_an_alert_looks_at_is_there_before_it_moves() -> None:
+    found = samples(Prometheus(CollectorRegistry()).page())
+    assert found['streamguard_tokens_lost_total{part="direct"}'] == 0
+    assert found['streamguard_takeovers_total{result="sealed"}'] == 0
+    assert not [name for name in found if name.startswith("streamguard_streams_closed_total{")]
+
+
+def test_how_many_wait_is_asked_when_the_page_is() -> None:
+    metrics, admission = Prometheus(CollectorRegistry()), Admission(Limits(max_streams=1))
+    metrics.attached(admission)
+    admission._slots.waiting = 7
+    assert samples(metrics.page())["streamguard_requests_waiting"] == 7
+
+
+def test_one_registry_has_one_of_each() -> None:
+    registry = CollectorRegistry()
+    Prometheus(registry)
+    with pytest.raises(ValueError, match="Duplicated timeseries"):
+        Prometheus(registry)
+
+
+@pytest.mark.parametrize("verb", ["add", "record", "put", "shift"])
+def test_a_back_end_says_how_a_number_is_kept(verb: str) -> None:
+    with pytest.raises(NotImplementedError):
+        getattr(Measures(), verb)("items_total", 1)

@@ -1,0 +1,53 @@
+"""Every number of many mixed streams, held against what was done to them, in one process and in two.
+
+The streams are those of `tests/observe/mixed.py`: complete, failed, cancelled, stalled, slow, left, refused, with a
+frame dropped on its way, and in a log: complete, cut and resumed, taken over, sealed. They run in virtual time.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import tempfile
+from typing import Final
+
+from prometheus_client import CollectorRegistry
+
+from streamguard.observe.prometheus import Prometheus
+from tests.observe.mixed import differences, in_workers, worked
+from tests.proofs.registry import Result, Run, Table, proof
+
+__all__ = ["compared", "observed"]
+
+STREAMS: Final = 504
+
+
+def compared(streams: int, seed: int) -> tuple[list[tuple[object, ...]], bool]:
+    """A row for one process, and one for two: streams, numbers that are expected, and those that differ."""
+    one = worked(streams, seed, Prometheus(CollectorRegistry()))
+    wrong = differences(one.expected, one.page)
+    rows: list[tuple[object, ...]] = [("1", streams, len(one.expected), len(wrong))]
+    with tempfile.TemporaryDirectory() as folder:
+        before = os.environ.get("PROMETHEUS_MULTIPROC_DIR")
+        os.environ["PROMETHEUS_MULTIPROC_DIR"] = folder
+        try:
+            told = in_workers(streams // 2, (seed + 1, seed + 2))
+            both = differences(told, Prometheus(CollectorRegistry()).page())
+        finally:
+            del os.environ["PROMETHEUS_MULTIPROC_DIR"]
+            if before is not None:
+                os.environ["PROMETHEUS_MULTIPROC_DIR"] = before
+    rows.append(("2", streams // 2 * 2, len(told), len(both)))
+    return rows, not wrong and not both
+
+
+@proof(claim="Every number that Prometheus is told of 504 mixed streams equals what was done to them.", minutes=2)
+def observed(run: Run) -> Result:
+    logging.disable(logging.CRITICAL)  # a line for each stream that fails on purpose
+    try:
+        rows, shown = compared(STREAMS, run.seed)
+    finally:
+        logging.disable(logging.NOTSET)
+    table = Table(("processes", "streams", "numbers that are expected", "that differ"), rows)
+    notes = ["Every number that is not expected must be zero; bytes, and what a clock samples, are left out."]
+    return Result(shown, [table], notes, ["prometheus-client"])
