@@ -171,10 +171,10 @@ class Guarding:
         return isinstance(result, web.StreamResponse)
 
     async def passed(self, endpoint: Any, result: Any, claim: Claim | None) -> web.StreamResponse:
-        let_go(claim)
         if not isinstance(result, _WHOLE):
             # Where it has begun, aiohttp logs what is raised and drops the connection: no clean end is written.
             raise streams_unguarded(result)
+        let_go(claim)
         response: web.StreamResponse = result
         return response
 

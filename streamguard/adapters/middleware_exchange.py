@@ -227,7 +227,10 @@ class Guarded(_Counted):
             with anyio.move_on_after(LATE):
                 await self._returned.wait()
             if self._error is None:  # else the server breaks the answer off
-                await self._send(message)
+                try:
+                    await self._send(message)
+                except Exception as exc:
+                    self._error = exc  # not through the group, which would wrap it
 
         self._tasks.start_soon(end)
 

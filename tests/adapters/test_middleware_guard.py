@@ -533,6 +533,20 @@ async def test_an_end_without_a_length_does_not_wait_for_what_runs_behind_it() -
         assert (await called(watching)).clean
 
 
+async def test_a_reader_that_left_before_such_an_end_is_what_the_server_said() -> None:
+    middleware = around(BaseHTTPMiddleware(streaming(texts, kind=b"text/plain"), dispatch=passing))
+
+    async def leaving(scope: Scope, receive: Receive, send: Send) -> None:
+        async def sent(message: Message) -> None:
+            if message["type"] == "http.response.body" and not message.get("more_body"):
+                raise ConnectionResetError("gone")
+            await send(message)
+
+        await middleware(scope, receive, sent)
+
+    assert type((await called(leaving)).raised) is ConnectionResetError
+
+
 async def test_an_answer_with_a_length_is_no_matter_of_its() -> None:
     middleware = guarding([b"one"], kind=b"text/plain", headers=[(b"content-length", b"3")])
     assert ((await called(middleware)).body, middleware.report.unjudged) == (b"one", 0)
