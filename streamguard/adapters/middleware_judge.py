@@ -67,9 +67,10 @@ def piece_of(message: Message) -> bytes:
 def kind_of(message: Message) -> Kind | None:
     """What kind of stream begins with this `http.response.start`; None where it is none, or must be left alone.
 
-    A body with a length, a content coding or trailers is left alone, and an answer that is guarded already.
+    A body with a length, a content coding or trailers is left alone, an answer that is guarded already, and one whose
+    status allows no body: 204, by which a server tells an EventSource not to come back, and 205.
     """
-    if not 200 <= message["status"] < 300 or message.get("trailers"):
+    if not 200 <= message["status"] < 300 or message["status"] in (204, 205) or message.get("trailers"):
         return None
     kind: Kind | None = None
     headers: Iterable[tuple[bytes, bytes]] = message.get("headers", ())
