@@ -29,8 +29,8 @@ from tests.modules import ROOT
 from tests.proxy.running import running
 
 __all__ = [
-    "ASKED", "FEW", "PROMPTS", "STALL", "UP", "Server", "begun", "body", "handed_out", "proxied", "resumed_text",
-    "sdk_of", "started", "streamed", "tail_of",
+    "ASKED", "FEW", "PROMPTS", "STALL", "UP", "Server", "begun", "body", "handed_out", "proxied", "refusal",
+    "resumed_text", "sdk_of", "started", "streamed", "tail_of",
 ]  # fmt: skip
 
 PROMPTS = ["Hello", "你好", "emoji", "lines", "sse", "long"]
@@ -114,14 +114,12 @@ def _without_own(value: Any) -> Any:
 
 
 def handed_out(server: Server, model: Path, prompt: str) -> dict[str, Any]:
-    """What the SDK hands out for a prompt, streamed and not, and for a model that is not there; without ids and times,
-    and without where a text is split, which a server does as it finds the time."""
+    """What the SDK hands out for a prompt, streamed and not; without ids and times, and without where a text is split,
+    which a server does as it finds the time."""
     sdk, asked = sdk_of(server), body(model, prompt)
     chunks = list(streamed(server, asked))
     choices = [choice for chunk in chunks for choice in chunk.choices]
-    responses = list(sdk.responses.create(model=str(model), input=prompt, temperature=0, stream=True))
-    with pytest.raises(openai.APIStatusError) as refused:
-        sdk.chat.completions.create(**{**asked, "model": "absent/absent"})
+    responses: list[Any] = list(sdk.responses.create(model=str(model), input=prompt, temperature=0, stream=True))
     return {
         "text": "".join([choice.delta.content or "" for choice in choices]),
         "reasons": [choice.finish_reason for choice in choices if choice.finish_reason],
@@ -131,8 +129,14 @@ def handed_out(server: Server, model: Path, prompt: str) -> dict[str, Any]:
         "response": _without_own(responses[-1].response.model_dump()),
         "whole": _without_own(sdk.chat.completions.create(**asked).model_dump()),
         "listed": sorted([one.id for one in sdk.models.list()]),
-        "refused": (refused.value.status_code, refused.value.body),
     }
+
+
+def refusal(server: Server, asked: dict[str, Any], **more: Any) -> tuple[int, object]:
+    """What the SDK raises for a request that is refused."""
+    with pytest.raises(openai.APIStatusError) as refused:
+        streamed(server, asked, **more)
+    return refused.value.status_code, refused.value.body
 
 
 @contextmanager

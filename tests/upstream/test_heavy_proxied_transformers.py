@@ -25,6 +25,7 @@ from tests.upstream.heavy import (
     body,
     handed_out,
     proxied,
+    refusal,
     resumed_text,
     streamed,
     tail_of,
@@ -56,6 +57,9 @@ def test_an_sdk_gets_the_same_from_transformers_serve_through_the_proxy(
         direct = handed_out(serve, models / "known", prompt)
         assert handed_out(proxy, models / "known", prompt) == direct
         assert (direct["text"], direct["reasons"]) == (expected[prompt], ["stop"])
+    refused = refusal(serve, body(models / "known", "Hello"), nonsense=True)
+    assert refusal(proxy, body(models / "known", "Hello"), nonsense=True) == refused
+    assert refused[0] == 422
 
 
 def test_a_reader_that_leaves_the_proxy_stops_transformers_serve(

@@ -26,6 +26,7 @@ from tests.upstream.heavy import (
     body,
     handed_out,
     proxied,
+    refusal,
     resumed_text,
     streamed,
     tail_of,
@@ -55,6 +56,9 @@ def test_an_sdk_gets_the_same_from_vllm_through_the_proxy(
         direct = handed_out(vllm, models / "known", prompt)
         assert handed_out(proxy, models / "known", prompt) == direct
         assert (direct["text"], direct["reasons"]) == (expected[prompt], ["stop"])
+    refused = refusal(vllm, body(models / "absent", "Hello"))
+    assert refusal(proxy, body(models / "absent", "Hello")) == refused
+    assert refused[0] == 404
 
 
 def test_a_reader_that_leaves_the_proxy_stops_vllm(
