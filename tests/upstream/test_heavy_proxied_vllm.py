@@ -92,7 +92,8 @@ def test_an_answer_of_vllm_goes_on_through_the_proxy_after_a_cut(
 def test_an_sdk_raises_behind_the_proxy_when_vllms_engine_is_killed_and_no_marker_follows(
     models: Path, vllm: Server, proxy: Server
 ) -> None:
-    """Without the proxy the same answer ends in good order, with `[DONE]`. The last that asks this server, which is gone then."""
+    """Without the proxy the same answer ends in good order, with `[DONE]`. The last that asks this server, which is
+    gone then."""
     with begun(vllm, endless(models)) as direct, begun(proxy, endless(models)) as pieces:
         answer = streamed(proxy, body(models / "known", "long", max_tokens=ASKED), ignore_eos=True)
         next(answer)
