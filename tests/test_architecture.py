@@ -29,12 +29,13 @@ LAYERS = {
     "observe": ("core", "observe"),
     "runtime": ("core", "log.base", "observe.hooks", "runtime"),
     "app": ("core", "log.base", "observe.hooks", "runtime"),
-    "upstream": ("core", "client.body", "runtime.closing", "runtime.source", "runtime.takeover", "upstream"),
-    "client": ("core", "client"),
+    "upstream": ("core", "extras", "client.body", "runtime.closing", "runtime.source", "runtime.takeover", "upstream"),
+    "client": ("core", "extras", "client"),
     "browser": (),  # JavaScript
     "check": ("core", "client.body", "client.head", "options", "check"),
     "options": (),
-    "adapters": ("core", "log.base", "observe.hooks", "runtime", "app", "upstream", "browser", "adapters"),
+    "extras": (),
+    "adapters": ("core", "extras", "log.base", "observe.hooks", "runtime", "app", "upstream", "browser", "adapters"),
     "proxy": ("core", "log", "runtime", "app", "adapters", "client.body", "options", "proxy"),
     "testing": (ANY,),
     "demo": (ANY,),
@@ -78,6 +79,7 @@ MAY_IMPORT_HOME = {
     ("adapters.aiohttp_bridge", "adapters.aiohttp"),
     ("adapters.aiohttp_websocket", "adapters.aiohttp"),
     ("client.exchange", "client.httpx"),
+    ("client.known", "client.httpx"),  # likewise
     ("upstream.server", "client.httpx"),  # the same library, to ask others with
     ("proxy.network", "proxy.pool"),
     ("proxy.app", "proxy.pool"),
