@@ -25,11 +25,15 @@ LAYERS = {
         ("core", "log", "runtime.wakeup"),  # it is called from threads of its own
     ),
     **dict.fromkeys([f"log.{part}" for part in _REDIS], ("core", "log")),
-    "observe.hooks": ("core",),
+    "observe.stream": ("core",),
+    "observe.hooks": ("core", "observe.stream"),
     "observe": ("core", "observe"),
-    "runtime": ("core", "log.base", "observe.hooks", "runtime"),
+    "runtime": ("core", "log.base", "observe.hooks", "observe.stream", "runtime"),
     "app": ("core", "log.base", "observe.hooks", "runtime"),
-    "upstream": ("core", "client.body", "runtime.closing", "runtime.source", "runtime.takeover", "upstream"),
+    "upstream": (
+        *("core", "client.body", "client.traceparent", "runtime.closing", "runtime.source", "runtime.takeover"),
+        "upstream",
+    ),
     "client": ("core", "client"),
     "browser": (),  # JavaScript
     "check": ("core", "client.body", "client.head", "options", "check"),
@@ -53,7 +57,7 @@ CORE_LAYERS = (
 
 # What may be imported from outside the standard library, by the same prefixes.
 BASE = {"attrs", "attr", "typing_extensions"}
-OUTSIDE = {"core": BASE, "log.base": BASE, "observe.hooks": BASE, "": BASE | {"anyio"}}
+OUTSIDE = {"core": BASE, "log.base": BASE, "observe.hooks": BASE, "observe.stream": BASE, "": BASE | {"anyio"}}
 
 # Every other library has one home; nothing but a package's own face, or the one named here, imports that home.
 HOMES = {
@@ -66,6 +70,7 @@ HOMES = {
     "httpx": "client.httpx",
     "redis": "log.redis_link",
     "prometheus_client": "observe.prometheus",
+    "opentelemetry": "observe.opentelemetry",
     "rich": "check.report",
 }
 MAY_IMPORT_HOME = {
@@ -77,6 +82,7 @@ MAY_IMPORT_HOME = {
     ("adapters.aiohttp_websocket", "adapters.aiohttp"),
     ("client.exchange", "client.httpx"),
     ("upstream.server", "client.httpx"),  # the same library, to ask others with
+    ("client.traceparent", "observe.opentelemetry"),  # only where the program has imported it
     ("check.transport", "client.httpx"),  # and to ask as an ordinary client does
     *((f"log.{name}", "log.redis_link") for name in _REDIS),
 }
