@@ -30,7 +30,7 @@ def own_options(info: StreamInfo, name: str = OWN) -> Mapping[str, Any]:
 def fixed_options(settings: Mapping[str, Any], origin: str | None, *, negotiated: bool) -> dict[str, Any]:
     """What is noted of a stream that begins; `settings` are its dialect's."""
     fixed = {"dialect": settings, "negotiated": negotiated}
-    return fixed if origin is None else {**fixed, "origin": origin}
+    return {FIXED: fixed if origin is None else {**fixed, "origin": origin}}
 
 
 def dialect_of(dialect: Dialect, info: StreamInfo) -> Dialect:

@@ -39,7 +39,7 @@ from streamguard.log.memory import MemoryLog
 from streamguard.observe.prometheus import Prometheus
 from streamguard.runtime.admission import Admission
 from streamguard.runtime.grants import Told
-from streamguard.runtime.own import FIXED, OWN, fixed_options
+from streamguard.runtime.own import OWN, fixed_options
 from streamguard.runtime.slots import Limits
 from streamguard.runtime.takeover import Continue, Orphan
 from streamguard.runtime.timing import Timing
@@ -299,8 +299,7 @@ async def resumed(mixed: Mixed) -> None:
 async def orphan(mixed: Mixed, resumer: str, origin: str | None = None) -> Cursor:
     """The cursor of the first frame of three of a stream whose process is gone."""
     encoder = FramedEncoder("native", sid=new_sid())
-    fixed = fixed_options({}, origin, negotiated=False)
-    options: dict[str, Any] = {OWN: {"resumer": resumer} if resumer else {}, FIXED: fixed}
+    options = {OWN: {"resumer": resumer} if resumer else {}, **fixed_options({}, origin, negotiated=False)}
     lease = await mixed.log.create(StreamInfo(encoder.sid, "native", principal=ANYONE, options=options), 15.0)
     frames = [frame for word in ("one", "two", "three") for frame in encoder.texts(word)]
     await mixed.log.append(lease, encoder.zero, frames)

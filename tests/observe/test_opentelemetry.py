@@ -460,7 +460,7 @@ def test_a_client_says_which_trace_it_belongs_to_unless_told_otherwise() -> None
     assert trace_headers() == {}
 
 
-def sent_by(headers: dict[str, str], **options: Any) -> str | None:
+def sent_by(own: dict[str, str], **options: Any) -> str | None:
     """The `traceparent` of a client's request."""
     asked: list[httpx.Request] = []
 
@@ -469,7 +469,7 @@ def sent_by(headers: dict[str, str], **options: Any) -> str | None:
         return httpx.Response(404)
 
     with httpx.Client(transport=httpx.MockTransport(answer), **options) as client:
-        with pytest.raises(UnexpectedResponse), stream_sync("GET", "http://a", client=client, headers=headers):
+        with pytest.raises(UnexpectedResponse), stream_sync("GET", "http://a", client=client, headers=own):
             pass
     return asked[0].headers.get("traceparent")
 
