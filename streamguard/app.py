@@ -47,7 +47,7 @@ from streamguard.runtime.drain import Draining
 from streamguard.runtime.flow import Flow
 from streamguard.runtime.grants import Grants
 from streamguard.runtime.leases import created, let_go
-from streamguard.runtime.own import OWN, dialect_of, encoder_of_an_end, fixed_options, negotiated, origin_of, own_options
+from streamguard.runtime.own import OWN, dialect_of, encoder_of_an_end, fixed, negotiated, origin_of, own_options
 from streamguard.runtime.producer import Producer
 from streamguard.runtime.reader import Page, stored
 from streamguard.runtime.readers import Readers
@@ -162,7 +162,7 @@ class StreamGuard(Draining):
         """
         encoder = FramedEncoder(dialect_named(dialect), sid=new_sid(), negotiated=negotiated)
         origin = None if self.observe is None else self.observe.began(labels)
-        kept = {**(options or {}), **fixed_options(encoder.dialect.settings(), origin, negotiated=negotiated)}
+        kept = {**(options or {}), **fixed(encoder.dialect.settings(), origin, negotiated=negotiated)}
         info = StreamInfo(encoder.sid, dialect_named(dialect).name, principal, name, key, fingerprint, kept)
         asked, lease = timing.clock(), await created(self.log, info, self.ttl)
         producer = Producer(

@@ -13,7 +13,7 @@ from streamguard.core.dialect import Dialect, dialect_named
 from streamguard.core.framing import FramedEncoder
 from streamguard.log.base import StreamInfo, StreamState
 
-__all__ = ["FIXED", "OWN", "dialect_of", "encoder_of_an_end", "fixed_options", "negotiated", "origin_of", "own_options"]
+__all__ = ["FIXED", "OWN", "dialect_of", "encoder_of_an_end", "fixed", "negotiated", "origin_of", "own_options"]
 
 logger = logging.getLogger("streamguard")
 
@@ -27,10 +27,10 @@ def own_options(info: StreamInfo, name: str = OWN) -> Mapping[str, Any]:
     return found if isinstance(found, Mapping) else {}
 
 
-def fixed_options(settings: Mapping[str, Any], origin: str | None, *, negotiated: bool) -> dict[str, Any]:
+def fixed(settings: Mapping[str, Any], origin: str | None, *, negotiated: bool) -> dict[str, Any]:
     """What is noted of a stream that begins; `settings` are its dialect's."""
-    fixed = {"dialect": settings, "negotiated": negotiated}
-    return {FIXED: fixed if origin is None else {**fixed, "origin": origin}}
+    noted = {"dialect": settings, "negotiated": negotiated}
+    return {FIXED: noted if origin is None else {**noted, "origin": origin}}
 
 
 def dialect_of(dialect: Dialect, info: StreamInfo) -> Dialect:

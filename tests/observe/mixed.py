@@ -39,7 +39,7 @@ from streamguard.log.memory import MemoryLog
 from streamguard.observe.prometheus import Prometheus
 from streamguard.runtime.admission import Admission
 from streamguard.runtime.grants import Told
-from streamguard.runtime.own import OWN, fixed_options
+from streamguard.runtime.own import OWN, fixed
 from streamguard.runtime.slots import Limits
 from streamguard.runtime.takeover import Continue, Orphan
 from streamguard.runtime.timing import Timing
@@ -299,7 +299,7 @@ async def resumed(mixed: Mixed) -> None:
 async def orphan(mixed: Mixed, resumer: str, origin: str | None = None) -> Cursor:
     """The cursor of the first frame of three of a stream whose process is gone."""
     encoder = FramedEncoder("native", sid=new_sid())
-    options = {OWN: {"resumer": resumer} if resumer else {}, **fixed_options({}, origin, negotiated=False)}
+    options = {OWN: {"resumer": resumer} if resumer else {}, **fixed({}, origin, negotiated=False)}
     lease = await mixed.log.create(StreamInfo(encoder.sid, "native", principal=ANYONE, options=options), 15.0)
     frames = [frame for word in ("one", "two", "three") for frame in encoder.texts(word)]
     await mixed.log.append(lease, encoder.zero, frames)
