@@ -690,14 +690,12 @@ def test_a_record_is_a_line_of_json(tmp_path: Path) -> None:
 def test_what_is_traced_is_of_the_readers_trace_and_names_the_slowest_leg(tmp_path: Path) -> None:
     with served(tmp_path, "spans_app.py") as url:
         text, trace_id = ran(tmp_path, "spans_reader.py", **{"http://127.0.0.1:8000": url}).splitlines()
-        wait_until(lambda: not httpx.get(f"{url}/answer").is_error)
     assert text == "Say hello to the world "
     log = (tmp_path / "stderr").read_text(encoding="utf-8")
     assert re.search(rf"^SPAN {trace_id} prompt {{}}$", log, re.MULTILINE)
     (span,) = re.findall(rf"^SPAN {trace_id} streamguard direct (.*)$", log, re.MULTILINE)
     assert "'streamguard.status': 'complete'" in span
     assert "'streamguard.slowest_leg': '" in span
-    assert '"gen_ai.server.time_to_first_token"' in log
     with served(tmp_path, "legs_app.py") as url:
         assert httpx.get(f"{url}/answer").status_code == 200
         assert httpx.get(f"{url}/slowest").json().startswith("generated: ")
