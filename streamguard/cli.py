@@ -1,4 +1,4 @@
-"""The command line: `streamguard demo`, `streamguard check`.
+"""The command line: `streamguard demo`, `streamguard check`, `streamguard proxy`.
 
 Every command's modules are imported when it runs, so that `--help` answers at once and one command does
 not need another's libraries. Results go to standard output, progress and problems to standard error.
@@ -15,6 +15,7 @@ from typing import Final
 
 from streamguard.check import command as check_command
 from streamguard.options import count, port, refuse, seconds
+from streamguard.proxy import command as proxy_command
 
 __all__ = ["main"]
 
@@ -37,6 +38,7 @@ begin here:
   streamguard demo --delay 0            the same code as its author sees it: nothing is ever lost
   streamguard demo --web --open         the same in the browser: cut an answer, and see what each reader believes
   streamguard check URL                 what happens to an endpoint's streams on their way to you
+  streamguard proxy UPSTREAM            guard the streams of a server that you do not change
   streamguard COMMAND --help            what a command does, and its options
 """
 
@@ -131,6 +133,7 @@ def _parser() -> argparse.ArgumentParser:
     demo.add_argument("--port", type=port, metavar="PORT", help="with --web: 0 for a free one (default: 8765)")
     demo.add_argument("--open", action="store_true", help="with --web: open it in the browser")
     check_command.add_options(commands)
+    proxy_command.add_options(commands)
     return parser
 
 
@@ -242,7 +245,24 @@ def _check(options: argparse.Namespace) -> int:
     return {"ok": 0, "fault": BROKEN, "no stream": FAILED}[report.outcome(evidence, findings)]
 
 
-_COMMANDS: Final[Mapping[str, Callable[[argparse.Namespace], int]]] = {"demo": _demo, "check": _check}
+def _proxy(options: argparse.Namespace) -> int:
+    if options.upstream is None:
+        return _problem("name the server to stand in front of: streamguard proxy http://HOST:PORT", UNUSABLE)
+    try:
+        from streamguard.proxy.run import run
+    except ModuleNotFoundError as exc:
+        return _missing(exc, "proxy")
+    try:
+        return 0 if run(options) else FAILED
+    except ModuleNotFoundError as exc:  # what the log needs
+        return _missing(exc, "redis")
+    except ValueError as exc:
+        return _problem(str(exc), UNUSABLE)
+    except OSError as exc:
+        return _problem(f"the proxy could not start: {exc}", FAILED)
+
+
+_COMMANDS: Final[Mapping[str, Callable[[argparse.Namespace], int]]] = {"demo": _demo, "check": _check, "proxy": _proxy}
 
 
 def _missing(exc: ModuleNotFoundError, extra: str) -> int:

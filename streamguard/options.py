@@ -6,12 +6,17 @@ import argparse
 import math
 from typing import NoReturn
 
-__all__ = ["count", "port", "refuse", "seconds", "seconds_above_zero"]
+__all__ = ["count", "count_from_zero", "port", "refuse", "seconds", "seconds_above_zero"]
 
 
 def count(text: str) -> int:
     """A number from 1 up."""
     return int(text) if text.isascii() and text.isdigit() and int(text) > 0 else refuse("a number from 1 up")
+
+
+def count_from_zero(text: str) -> int:
+    """A number from 0 up."""
+    return int(text) if text.isascii() and text.isdigit() else refuse("a number from 0 up")
 
 
 def port(text: str) -> int:

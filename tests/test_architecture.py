@@ -39,7 +39,7 @@ LAYERS = {
     "check": ("core", "client.body", "client.head", "options", "check"),
     "options": (),
     "adapters": ("core", "log.base", "observe.hooks", "runtime", "app", "upstream", "browser", "adapters"),
-    "proxy": ("core", "log.base", "observe.hooks", "runtime", "app", "upstream", "adapters.asgi"),
+    "proxy": ("core", "log", "runtime", "app", "adapters", "client.body", "options", "proxy"),
     "testing": (ANY,),
     "demo": (ANY,),
     "cli": (ANY,),
@@ -72,6 +72,8 @@ HOMES = {
     "prometheus_client": "observe.prometheus",
     "opentelemetry": "observe.opentelemetry",
     "rich": "check.report",
+    "httpcore": "proxy.pool",
+    "uvicorn": "proxy.server",
 }
 MAY_IMPORT_HOME = {
     ("adapters.fastapi", "adapters.starlette"),  # FastAPI is Starlette
@@ -83,6 +85,9 @@ MAY_IMPORT_HOME = {
     ("client.exchange", "client.httpx"),
     ("upstream.server", "client.httpx"),  # the same library, to ask others with
     ("client.traceparent", "observe.opentelemetry"),  # only where the program has imported it
+    ("proxy.network", "proxy.pool"),
+    ("proxy.app", "proxy.pool"),
+    ("proxy.run", "proxy.server"),
     ("check.transport", "client.httpx"),  # and to ask as an ordinary client does
     *((f"log.{name}", "log.redis_link") for name in _REDIS),
 }

@@ -21,6 +21,8 @@ from tests.benchmarks.load import stream
 from tests.benchmarks.observed import WAYS as OBSERVED
 from tests.benchmarks.observed import microseconds
 from tests.benchmarks.paths import WAYS, Way, serve, tokens
+from tests.benchmarks.proxied import BRIEF as PROXIED_BRIEF
+from tests.benchmarks.proxied import proxied
 from tests.benchmarks.reading import CUTS, DIALECTS
 from tests.benchmarks.served import BRIEF, served
 from tests.benchmarks.wsgi_served import framework_served
@@ -91,6 +93,11 @@ def test_what_idle_streams_cost_is_of_streams_that_stay() -> None:
 def test_the_views_of_a_framework_send_every_token(framework: str, way: str) -> None:
     with framework_served(framework, way) as port:
         assert stream(port, "/brief", 3).tokens == 3 * BRIEF
+
+
+def test_both_ways_through_a_process_in_front_send_every_token() -> None:
+    with proxied("proxy", "relay", loop="uvloop") as ports:
+        assert [stream(port, "/brief", 3).tokens for port in ports] == [3 * PROXIED_BRIEF] * 2
 
 
 @pytest.mark.parametrize("way", AIOHTTP_WAYS)

@@ -14,7 +14,7 @@ It is a seal too. Stand it outermost.
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any, Final, Literal
 
 import attrs
@@ -22,7 +22,7 @@ from typing_extensions import Unpack
 
 from streamguard.adapters.asgi import refuse, request_facts
 from streamguard.adapters.endpoints import Endpoints, RootedSeal, require_path
-from streamguard.adapters.logged import LoggedAnswer, make_claim
+from streamguard.adapters.logged import Body, LoggedAnswer, make_claim, with_slot
 from streamguard.adapters.middleware_body import SharedReceive, no_body
 from streamguard.adapters.middleware_exchange import Guarded, Observed, Serving
 from streamguard.adapters.middleware_report import Report
@@ -42,6 +42,7 @@ __all__ = ["GuardMiddleware", "Report"]
 logger = logging.getLogger("streamguard")
 
 Rule = Callable[[Scope], "Raw | None"]
+Asks = Callable[[Scope, Body], Awaitable[bool]]
 
 _ERRORS: Final = "starlette.middleware.errors"  # stands outermost in every application of Starlette's
 _RESUMED: Final = ("timing", "wire", "compress", "window", "abort", "unsealed")  # what a later connection has, too
@@ -62,8 +63,11 @@ class GuardMiddleware:
 
     `end` and `profile` are those of `Raw`; `known`, the default, asks the provider's marker of a stream whose API is
     known, and takes the application's own end for the end of any other. `rule(scope)` answers another Raw for a
-    request, or None to leave that request alone. `report` is a Report to count in. Options are those of AnswerOptions,
-    and with a guard of StreamOptions; `grace` and `on_sigterm` those of SealMiddleware, where there is no guard.
+    request, or None to leave that request alone. `asks(scope, read)` answers whether a request asks for a stream, by
+    its body perhaps, which `read` reads: then a guard is asked who may, and for a slot, before the application is
+    called, and not only at the head of its answer. `report` is a Report to count in. Options are those of
+    AnswerOptions, and with a guard of StreamOptions; `grace` and `on_sigterm` those of SealMiddleware, where there is
+    no guard.
 
     Raises TypeError and ValueError for an argument that is of another kind, or has no meaning here.
     """
@@ -77,6 +81,7 @@ class GuardMiddleware:
         end: EndRule = "known",
         profile: str = "openai",
         rule: Rule | None = None,
+        asks: Asks | None = None,
         report: Report | None = None,
         path: str = "/streams",
         ready: str | None = None,
@@ -102,6 +107,7 @@ class GuardMiddleware:
         self._ready_at = ready
         self._rule = Raw(end, profile)
         self._rule_of = rule
+        self._asks = asks
         self._options = _options(guard, named)
         resumed: Any = {name: value for name, value in named.items() if name in _RESUMED}
         self._resumed: Options = resumed  # how the endpoints serve
@@ -179,24 +185,46 @@ class GuardMiddleware:
             if refused is not None:  # a cursor is never a start
                 await refuse(refused, scope, receive.driver, send, answer.timing.linger)
                 return
-        elif facts.cursor is not None or _has_key(facts):
-            request, body = self.guard.request_of(scope, no_body), b""
-
-            async def read() -> bytes:
-                nonlocal body
-                body = body or await receive.body()
-                return body
-
-            claim = await make_claim(self.guard, request, scope, read)
-            if facts.cursor is not None or claim.found is not None:
-                waiting = LoggedAnswer(self.guard, _nothing, claim=claim, body=read, options=serving.options)
-                await waiting(scope, receive.driver, send)
-                return
-            serving.claim = claim  # what is refused may be no stream: then its key is the application's own
+        elif await self._claimed(serving, facts, receive, scope, send):
+            return
         exchange = Guarded(serving, scope, receive, send)
-        await exchange.run(self.app)
+        try:
+            await exchange.run(self.app)
+        finally:
+            if serving.claim is not None and not exchange.streams:
+                serving.claim.let_go()
         if exchange.resumes_elsewhere and self.guard is None:
             self._tell(_OTHER_GUARD)
+
+    async def _claimed(
+        self, serving: Serving, facts: RequestFacts, receive: SharedReceive, scope: Scope, send: Send
+    ) -> bool:
+        """Answer a request that needs no application: one that resumes, repeats another, or is refused. Whether it was
+        one; any other has its claim with it, if it had to be asked for."""
+        guard, body = self.guard, b""
+        assert guard is not None
+
+        async def read() -> bytes:
+            nonlocal body
+            body = body or await receive.body()
+            return body
+
+        resumes = facts.cursor is not None
+        asks = not resumes and self._asks is not None and await self._asks(scope, read)
+        if not resumes and not asks and not _has_key(facts):
+            return False
+        request = guard.request_of(scope, no_body)
+        claim = await make_claim(guard, request, scope, read)
+        if asks:
+            claim = await with_slot(guard, claim, request, receive.driver, read)
+        # Where nothing says that it asks for a stream, what is refused may be none: its key is the application's own.
+        if resumes or claim.found is not None or (asks and claim.refused is not None):
+            await LoggedAnswer(guard, _nothing, claim=claim, body=read, options=serving.options)(
+                scope, receive.driver, send
+            )
+            return True
+        serving.claim = claim
+        return False
 
     def _tell(self, text: str, *what: str) -> None:
         if text not in self._told:

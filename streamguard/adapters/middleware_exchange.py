@@ -142,6 +142,11 @@ class Guarded(_Counted):
         self._body: AppBody | None = None
         self.resumes_elsewhere = False  # the application answered with a resumable stream of its own
 
+    @property
+    def streams(self) -> bool:
+        """Whether the answer is a stream, which then has the claim's slot."""
+        return self._body is not None
+
     async def run(self, app: ASGIApp) -> None:
         try:
             async with anyio.create_task_group() as tasks:
@@ -242,6 +247,8 @@ class Guarded(_Counted):
         principal = claim.principal if claim is not None and known else await guard.principal(request, "start")
         if principal is None:
             return Place(refused=FORBIDDEN)
+        if claim is not None and claim.slot is not None:
+            return Place(claim.slot)
         if guard.admission is None or not guard.ready:
             return Place()
         facts, receive = request_facts(self.scope), self._receive.driver

@@ -284,11 +284,16 @@ class Reading:
         agreed: Terms,
         seen: Unseen,
     ) -> DirectDriver[bytes]:
+        timing = self.options.timing
+        if timing.stall is not None:
+            # A stream whose source fell silent is given its end meanwhile: at the same limit its readers would leave in
+            # that moment, and never be told.
+            timing = attrs.evolve(timing, stall=timing.stall + timing.close + self.guard.patience)
         return DirectDriver(
             TokenSource(pages),  # type: ignore[arg-type]
             stage,
             sink,
-            self.options.timing,
+            timing,
             abort=self.options.abort == "always" or not agreed.negotiated,
             request_id=self.facts.headers.get("x-request-id"),
             on_first=None if started is None or self.options.dialect.name == "raw" else self._look,

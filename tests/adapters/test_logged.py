@@ -144,6 +144,16 @@ def test_only_a_stream_that_its_reader_can_come_back_to_outlives_it(asking: dict
         assert state(server, at.sid)["status"] == ("complete" if stays else "cancelled")
 
 
+@pytest.mark.parametrize("asking", [OURS, {}], ids=["ours", "SDK"])
+def test_a_source_that_falls_silent_is_told_of_as_stalled_to_who_reads_just_then(asking: dict[str, Any]) -> None:
+    """And not as a log that fell silent: the limit of both is the same, and a reader's began to run in that moment."""
+    site = Site("t0 ", Gate(), timing=Timing(stall=0.05, linger=0.05))
+    with serving(site.app, lifespan="on") as server:
+        response = exchange(server.connect(), path="/tokens", **asking)
+    assert (response.verdict, response.clean) == (Verdict.FAILED, False)
+    assert b'"stalled"' in response.body
+
+
 def test_a_server_that_stops_says_bye_and_lets_the_lease_go() -> None:
     site = Site("t0 ", Gate())
     with contextlib.ExitStack() as after:

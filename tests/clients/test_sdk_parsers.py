@@ -17,6 +17,8 @@ from streamguard.core.wire import Sse
 from tests.absence import absent, require
 from tests.clients.recordings import CHAT, MESSAGES, RESPONSES, content, events, recorded, served, through
 from tests.core.wire.streams import FAILURE
+from tests.proxy.fronted import fronted
+from tests.upstream.player import Player
 
 ANTHROPIC = pytest.mark.skipif(absent("anthropic"), reason="absent: anthropic (install it with: pip install anthropic)")
 ids = pytest.mark.parametrize("wire", [Sse(), Sse(ids="id")], ids=["comments", "ids"])
@@ -122,6 +124,15 @@ def test_a_response_of_text_and_blocks_is_put_together_as_the_recording_is(name:
 @pytest.mark.parametrize("name", MESSAGES)
 def test_messages_are_those_of_the_recording(name: str, wire: Sse) -> None:
     assert served(through(events(name), Anthropic(), wire), message) == served(recorded(name), message)
+
+
+@ANTHROPIC
+@pytest.mark.parametrize("name", MESSAGES[:2])
+def test_a_message_comes_through_the_proxy_as_it_was(name: str) -> None:
+    player = Player()
+    player.plays(recorded(name).decode())
+    with fronted(player.app) as (proxy, _):
+        assert message(proxy.url) == served(recorded(name), message)
 
 
 @ANTHROPIC

@@ -1,0 +1,84 @@
+"""uvicorn under the proxy: one process, which says where it listens once it does.
+
+What uvicorn would do to a message is turned off: no headers of its own, since the upstream has some; no protocol but
+HTTP; nothing believed of who asks. Its parser is h11, whose buffer for a request's head is bounded: httptools would
+collect headers as long as somebody sends some.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import socket
+from collections.abc import Callable
+from typing import Any, Final
+
+import uvicorn
+
+from streamguard.adapters.quiet import quiet_server_logs
+
+__all__ = ["bound", "serve"]
+
+_CLOSING: Final = 8.0  # seconds behind the grace, in which streams end that are told to
+_BACKLOG: Final = 2048
+
+
+def bound(host: str, port: int) -> socket.socket:
+    """A socket that listens there. Raises OSError."""
+    family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+    made = socket.socket(family, kind, protocol)
+    try:
+        made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        made.bind(address)
+        made.listen(_BACKLOG)
+    except OSError:
+        made.close()
+        raise
+    return made
+
+
+class _Server(uvicorn.Server):
+    def __init__(self, config: uvicorn.Config, listens: Callable[[], object]) -> None:
+        super().__init__(config)
+        self._listens = listens
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        if self.started:
+            self._listens()
+
+
+def serve(
+    app: Any,
+    *,
+    listening: socket.socket | None,
+    uds: str | None = None,
+    max_head: int,
+    grace: float,
+    access_log: bool,
+    listens: Callable[[], object],
+) -> bool:
+    """Serve on the socket, or at `uds`, until the process is told to go; `listens` is called once it does. Answers
+    whether it ever did."""
+    logging.basicConfig(level=logging.INFO, format="%(levelname)s: %(message)s")
+    logging.getLogger("uvicorn.error").setLevel(logging.WARNING)
+    quiet_server_logs()
+    config = uvicorn.Config(
+        app,
+        uds=uds,
+        interface="asgi3",
+        http="h11",
+        ws="none",
+        lifespan="on",
+        log_config=None,
+        access_log=access_log,
+        proxy_headers=False,
+        server_header=False,
+        date_header=False,
+        backlog=_BACKLOG,
+        h11_max_incomplete_event_size=max_head,
+        timeout_graceful_shutdown=None if math.isinf(grace) else math.ceil(grace + _CLOSING),
+    )
+    server = _Server(config, listens)
+    server.run(sockets=None if listening is None else [listening])
+    return server.started

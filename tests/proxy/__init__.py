@@ -1,0 +1,1 @@
+"""The proxy, over real sockets: servers behind it, and clients in front."""
