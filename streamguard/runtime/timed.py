@@ -89,8 +89,9 @@ class TokenTimer:
         if self._buffer is not None:
             if not self._put or self._put[0][0] > self._buffer.taken:
                 return None
+            _, put = self._put.popleft()
             while self._put and self._put[0][0] <= self._buffer.taken:  # all that waited comes as one piece
-                _, put = self._put.popleft()
+                self._put.popleft()
         elif self._items % self._every or self._items == 1:
             return None
         legs: dict[Leg, float] = {}
