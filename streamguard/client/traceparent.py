@@ -14,10 +14,8 @@ def trace_headers() -> dict[str, str]:
     """`traceparent`, and `tracestate` where there is one, of the span that is current; empty without one."""
     if "opentelemetry.trace" not in sys.modules:
         return {}
-    try:
-        from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
-    except ImportError:  # another library by this name
-        return {}
+    from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
+
     carrier: dict[str, str] = {}
     TraceContextTextMapPropagator().inject(carrier)
     return carrier

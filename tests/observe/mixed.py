@@ -14,7 +14,7 @@ import re
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -365,7 +365,7 @@ def differences(expected: dict[str, float], page: bytes) -> dict[str, tuple[floa
     return unequal(expected, samples(page))
 
 
-def unequal(expected: dict[str, float], found: dict[str, float]) -> dict[str, tuple[float, float]]:
+def unequal(expected: Mapping[str, float], found: Mapping[str, float]) -> dict[str, tuple[float, float]]:
     """The same of what was found."""
     names = {name for name in (*expected, *found) if not name.startswith(UNKNOWN)}
     pairs = {name: (float(expected.get(name, 0)), found.get(name, 0.0)) for name in names}

@@ -13,8 +13,6 @@ import anyio
 import httpx
 import pytest
 from opentelemetry import trace
-from opentelemetry.sdk.metrics import MeterProvider
-from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
@@ -44,6 +42,7 @@ from streamguard.upstream.chat import ChatCompletions
 from tests.adapters.logged_apps import wait_until
 from tests.adapters.servers import serving
 from tests.adapters.wsgi_calls import called
+from tests.observe.measured import Measured
 from tests.observe.mixed import KINDS, Mixed, Request, expected_of, orphan, unequal
 from tests.runtime.virtual import run
 
@@ -68,33 +67,6 @@ class Traced:
         return span
 
 
-class Measured:
-    """A meter, and its numbers."""
-
-    def __init__(self) -> None:
-        self.reader = InMemoryMetricReader()
-        self.provider = MeterProvider([self.reader])
-
-    def all(self) -> dict[str, Any]:
-        data = self.reader.get_metrics_data()
-        assert data is not None
-        scopes = [scope for resource in data.resource_metrics for scope in resource.scope_metrics]
-        return {metric.name: metric for scope in scopes for metric in scope.metrics}
-
-    def samples(self) -> dict[str, float]:
-        """As a page of Prometheus has them."""
-        found: dict[str, float] = {}
-        names = {instrument_name(metric): metric for metric in METRICS.values()}
-        for name, kept in self.all().items():
-            for point in kept.data.data_points if name in names else ():
-                metric = names[name]
-                labels = ",".join(f'{key}="{value}"' for key, value in sorted(point.attributes.items()))
-                called = metric.name + ("_count" if metric.kind == "histogram" else "")
-                value = point.count if metric.kind == "histogram" else point.value
-                found[called + (f"{{{labels}}}" if labels else "")] = value
-        return found
-
-
 def tracing() -> tuple[Traced, Traces]:
     traced = Traced()
     return traced, Traces(traced.provider)
@@ -115,6 +87,15 @@ def test_every_number_equals_what_was_done() -> None:
     measured = Measured()
     expected = expected_of(SEVERAL, 1, Metrics(measured.provider))
     assert unequal(expected, measured.samples()) == {}
+
+
+def test_the_numbers_of_two_workers_add_up() -> None:
+    expected, found = Counter[str](), Counter[str]()
+    for seed in (3, 4):  # each worker has a provider of its own
+        measured = Measured()
+        expected.update(expected_of(len(KINDS), seed, Metrics(measured.provider)))
+        found.update(measured.samples())
+    assert unequal(expected, found) == {}
 
 
 def test_a_number_that_is_wrong_is_found() -> None:

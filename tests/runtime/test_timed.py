@@ -17,6 +17,7 @@ from streamguard.runtime.buffer import Buffer
 from streamguard.runtime.direct import DirectDriver
 from streamguard.runtime.push import PushSource
 from streamguard.runtime.seen import UNSEEN, seen_by
+from streamguard.runtime.shortcut import NearSource
 from streamguard.runtime.source import TokenSource
 from streamguard.runtime.timing import Timing
 from tests.adapters.wsgi_calls import called
@@ -181,6 +182,24 @@ async def test_a_source_on_a_thread_is_sampled_where_it_yields() -> None:
     await DirectDriver(TokenSource(["a", "b", "c", "d"]), stage, Wire(), timing, seen=seen).run()
     assert 1 <= len(noted.all(Sampled)) <= 2  # what waits together is one piece, and one sample
     assert set(noted.all(Sampled)[0].legs) == {"generated", "buffered", "held", "encoded", "sent"}
+
+
+async def test_items_that_go_past_the_queue_are_sampled_too() -> None:
+    noted, near = Noted(), NearSource()
+    noted.every = 1
+    served = serve(near, Wire(blocks=False), observe=noted)
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(served.run)
+        for number in range(5):
+            await anyio.sleep(DELAY)
+            taken = False if near.shortcut is None else near.shortcut.take(f"t{number} ")
+            if taken is False:
+                near.put(f"t{number} ")
+            elif taken is not True:
+                await taken
+        near.finish()
+    legs = [event.legs for event in noted.all(Sampled)]
+    assert legs == [{"generated": pytest.approx(DELAY), "held": 0.0, "encoded": 0.0, "sent": 0.0}] * 4
 
 
 @pytest.mark.parametrize(("own_thread", "buffered"), [(False, set()), (True, {"buffered"})])
