@@ -27,18 +27,19 @@ LAYERS = {
     **dict.fromkeys([f"log.{part}" for part in _REDIS], ("core", "log")),
     "observe.stream": ("core",),
     "observe.hooks": ("core", "observe.stream"),
-    "observe": ("core", "observe"),
+    "observe": ("core", "extras", "observe"),
     "runtime": ("core", "log.base", "observe.hooks", "observe.stream", "runtime"),
     "app": ("core", "log.base", "observe.hooks", "runtime"),
     "upstream": (
-        *("core", "client.body", "client.traceparent", "runtime.closing", "runtime.source", "runtime.takeover"),
+        *("core", "extras", "client.body", "client.traceparent", "runtime.closing", "runtime.source", "runtime.takeover"),
         "upstream",
     ),
-    "client": ("core", "client"),
+    "client": ("core", "extras", "client"),
     "browser": (),  # JavaScript
     "check": ("core", "client.body", "client.head", "options", "check"),
     "options": (),
-    "adapters": ("core", "log.base", "observe.hooks", "runtime", "app", "upstream", "browser", "adapters"),
+    "extras": (),
+    "adapters": ("core", "extras", "log.base", "observe.hooks", "runtime", "app", "upstream", "browser", "adapters"),
     "proxy": ("core", "log", "runtime", "app", "adapters", "client.body", "options", "proxy"),
     "testing": (ANY,),
     "demo": (ANY,),
@@ -83,6 +84,7 @@ MAY_IMPORT_HOME = {
     ("adapters.aiohttp_bridge", "adapters.aiohttp"),
     ("adapters.aiohttp_websocket", "adapters.aiohttp"),
     ("client.exchange", "client.httpx"),
+    ("client.known", "client.httpx"),  # likewise
     ("upstream.server", "client.httpx"),  # the same library, to ask others with
     ("client.traceparent", "observe.opentelemetry"),  # only where the program has imported it
     ("proxy.network", "proxy.pool"),

@@ -20,12 +20,9 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 import attrs
-from opentelemetry import context, metrics, trace
-from opentelemetry.context import Context
-from opentelemetry.trace import Link, Span, SpanContext, SpanKind, Status, StatusCode
-from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
 from streamguard.core.arguments import require_whole_number
+from streamguard.extras import needs
 from streamguard.observe.hooks import (
     AbortNotCarried,
     Acknowledged,
@@ -49,6 +46,12 @@ from streamguard.observe.hooks import (
 from streamguard.observe.legs import Way
 from streamguard.observe.measures import Measures
 from streamguard.observe.metrics import CAUSES, METRICS, PREFIX, Metric, bounded
+
+with needs("opentelemetry", __name__):
+    from opentelemetry import context, metrics, trace
+    from opentelemetry.context import Context
+    from opentelemetry.trace import Link, Span, SpanContext, SpanKind, Status, StatusCode
+    from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
 __all__ = ["GEN_AI", "Metrics", "Traces", "instrument_name"]
 

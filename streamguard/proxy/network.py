@@ -20,6 +20,7 @@ __all__ = ["AsyncioBackend"]
 T = TypeVar("T")
 
 _MOST: Final = 256 * 1024  # bytes that wait to be read, before the socket is left alone
+_UNTAKEN: Final = 1.0  # seconds, after which one that has answered and takes nothing is not sent the rest
 
 
 class _Protocol(asyncio.Protocol):
@@ -81,6 +82,11 @@ class _Protocol(asyncio.Protocol):
                 self.transport.resume_reading()
         return taken
 
+    @property
+    def answered(self) -> bool:
+        """Whether the other side has begun its answer, and not only said that one will come."""
+        return len(self.held) > 9 and self.held[9:10] != b"1"
+
     async def drained(self) -> None:
         """Wait until the transport takes more."""
         while self.full and not self.over:
@@ -99,9 +105,11 @@ def _wake(waiter: asyncio.Future[None] | None) -> None:
 class _Stream(httpcore.AsyncNetworkStream):
     def __init__(self, protocol: _Protocol) -> None:
         self._protocol = protocol
+        self._asked = False  # something was written since the last read
 
     async def read(self, max_bytes: int, timeout: float | None = None) -> bytes:  # noqa: ASYNC109
         protocol = self._protocol
+        self._asked = False
         if not protocol.held and not protocol.over:
             if timeout is None:
                 await protocol.come()
@@ -113,11 +121,25 @@ class _Stream(httpcore.AsyncNetworkStream):
 
     async def write(self, buffer: bytes, timeout: float | None = None) -> None:  # noqa: ASYNC109
         protocol = self._protocol
-        if protocol.transport.is_closing():
+        if protocol.over or protocol.transport.is_closing():
+            if not self._asked:  # a WriteError would make httpcore wait for an answer, and whoever asked would
+                raise httpcore.ConnectError("the connection was closed while it was idle")  # believe that it was sent
             raise httpcore.WriteError("the connection is closed")
+        self._asked = True
         protocol.transport.write(buffer)
         if protocol.full:
-            await _within(timeout, httpcore.WriteTimeout, protocol.drained())
+            await _within(timeout, httpcore.WriteTimeout, self._taken())
+
+    async def _taken(self) -> None:
+        """Wait until the other side takes more. One that has answered need not: then a WriteError, at which httpcore
+        reads the answer. Else both sides would wait for each other."""
+        protocol = self._protocol
+        while protocol.full and not protocol.over:
+            before = protocol.transport.get_write_buffer_size()
+            with anyio.move_on_after(_UNTAKEN):
+                await protocol.drained()
+            if protocol.answered and protocol.transport.get_write_buffer_size() == before:
+                raise httpcore.WriteError("it has answered, and takes no more of the request")
 
     async def aclose(self) -> None:
         transport = self._protocol.transport

@@ -26,9 +26,9 @@ from streamguard.proxy.upstream import Answer, Upstream, UpstreamFailed
 
 __all__ = ["Pool", "told"]
 
-_IDLE: Final = 2.0
-"""Seconds that a connection waits for its next request. uvicorn, and so vLLM, closes one after five: a request that is
-on its way just then fails, and must not be sent a second time."""
+_IDLE: Final = 1.0
+"""Seconds that a connection waits for its next request. uvicorn, and so vLLM, closes one after five, gunicorn after
+two: a request that is on its way just then fails, and must not be sent a second time."""
 
 _MOST_IDLE: Final = 100
 _SAFE: Final = frozenset([b"GET", b"HEAD", b"OPTIONS"])
@@ -63,6 +63,8 @@ class Pool:
             if connection is not None:
                 try:
                     response = await _sent(connection, request)
+                except httpcore.ConnectError:
+                    pass  # it was closed before anything was sent
                 except (httpcore.RemoteProtocolError, httpcore.ReadError):
                     # The upstream closed it, while idle, as the request was on its way. Where nothing can be done
                     # twice it is asked twice.
@@ -75,6 +77,9 @@ class Pool:
         if answer.status == 101:
             await answer.aclose()
             raise UpstreamFailed("upstream_broke", "the upstream changed protocols, which nobody asked for", 502)
+        if answer.status > 599:  # no class of HTTP's; servers have no word for one, and uvicorn would answer nothing
+            await answer.aclose()
+            raise UpstreamFailed("upstream_broke", "the upstream's status is none of HTTP's", 502)
         return answer
 
     def _answer(
@@ -84,7 +89,7 @@ class Pool:
 
         async def close() -> None:
             await stream.aclose()
-            if connection.is_idle() and len(self._idle) < _MOST_IDLE:
+            if connection.is_idle() and not _holds_more(connection) and len(self._idle) < _MOST_IDLE:
                 self._idle.append(connection)
             else:
                 await connection.aclose()
@@ -112,6 +117,13 @@ class Pool:
         """Close what is idle; what is in use is its request's to close."""
         while self._idle:
             await self._idle.pop().aclose()
+
+
+def _holds_more(connection: httpcore.AsyncHTTPConnection) -> bool:
+    """Whether the upstream said more than its answer: a body behind a HEAD, a second answer. httpcore keeps it, and
+    gives it to whoever asks next, as the answer to another request."""
+    inner: Any = connection._connection
+    return bool(inner._h11_state.trailing_data[0])
 
 
 async def _sent(connection: httpcore.AsyncHTTPConnection, request: httpcore.Request) -> httpcore.Response:

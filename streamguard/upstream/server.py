@@ -28,8 +28,12 @@ from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, Mapping
 from typing import Any, ClassVar, Final, cast
 
+from streamguard.extras import needs
+
+with needs("httpx", __name__):
+    import httpx
+
 import attrs
-import httpx
 
 from streamguard.client.body import Body, coding_of
 from streamguard.client.traceparent import trace_headers
@@ -135,7 +139,9 @@ class ModelServer(ABC):
         except (httpx.HTTPError, zlib.error) as exc:
             logger.warning("the model's server cannot be read: %r", exc)
             if not answer.begun:
-                raise SourceFailed("upstream_unreachable", "the model's server broke off", retryable=True) from exc
+                unheard = isinstance(exc, (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout))
+                why = "the model's server cannot be reached" if unheard else "the model's server broke off"
+                raise SourceFailed("upstream_unreachable", why, retryable=True) from exc
         finally:
             if client is not self.client:
                 await client.aclose()

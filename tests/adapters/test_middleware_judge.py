@@ -32,7 +32,7 @@ def judged(data: bytes, cuts: list[int], kind: Any = "lines", clean: bool = True
 def test_the_kind_is_told_by_the_content_type(kind: str) -> None:
     message = {"type": "http.response.start", "status": 200, "headers": [(b"Content-Type", kind.encode())]}
     assert kind_of(message) == ("events" if "vent" in kind else "lines" if "json" in kind else None)
-    assert kind_of({**message, "status": 404}) is None
+    assert [kind_of({**message, "status": status}) for status in (404, 204, 205)] == [None] * 3
     assert kind_of({**message, "trailers": True}) is None
 
 

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import socket
+import threading
 from typing import Any
 
 import anyio
+import httpcore
 import pytest
 
+from streamguard.proxy import network
 from streamguard.proxy import pool as module
 from streamguard.proxy.pool import Pool, told
 from streamguard.proxy.upstream import Upstream, UpstreamFailed
@@ -69,6 +72,72 @@ def test_a_connection_that_the_upstream_closed_is_not_used_again() -> None:
     with Wired(OK) as wired:
         anyio.run(run, wired.port)
     assert len(wired.requests) == 3
+
+
+@pytest.mark.parametrize("method", [b"GET", b"POST", b"HEAD"])
+def test_what_an_upstream_says_behind_its_answer_is_nobody_elses(method: bytes) -> None:
+    async def run(port: int) -> list[bytes]:
+        pool = Pool(at(port))
+        try:
+            return [await fetched(pool, method), await fetched(pool, b"POST", (b"content-length", b"0"))]
+        finally:
+            await pool.aclose()
+
+    behind = OK.replace(b"ok", b"no") if method != b"HEAD" else b""  # the body that a HEAD has none of is enough
+    with Wired(OK + behind, closes=False) as wired:
+        assert anyio.run(run, wired.port) == [b"" if method == b"HEAD" else b"ok", b"ok"]
+    assert len(wired.requests) == 2
+
+
+def test_a_request_of_which_nothing_was_sent_is_sent_whatever_it_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(httpcore.AsyncHTTPConnection, "has_expired", lambda self: False)  # the close comes behind it
+
+    async def run(port: int) -> None:
+        pool = Pool(at(port))
+        for _ in range(2):
+            assert await fetched(pool, b"POST", (b"content-length", b"0")) == b"ok"
+            await anyio.sleep(0.02)  # the close arrives
+        await pool.aclose()
+
+    with Wired(OK) as wired:
+        anyio.run(run, wired.port)
+    assert len(wired.requests) == 2
+
+
+@pytest.mark.parametrize("interim", [b"", b"HTTP/1.1 102 Processing\r\n\r\n"])
+def test_an_answer_is_read_though_no_more_of_the_request_is_taken(
+    monkeypatch: pytest.MonkeyPatch, interim: bytes
+) -> None:
+    monkeypatch.setattr(network, "_UNTAKEN", 0.02)
+    over = threading.Event()
+
+    async def body() -> Any:
+        while True:
+            yield b"x" * 100_000
+
+    async def run(port: int) -> bytes:
+        pool = Pool(at(port), silence=0.5 if interim else 20)
+        return await fetched(pool, b"POST", (b"transfer-encoding", b"chunked"), content=body())
+
+    def answer(server: socket.socket) -> None:
+        connection, _ = server.accept()
+        with connection:
+            connection.recv(1000)
+            connection.sendall(interim or OK)
+            over.wait(20)
+
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        thread = threading.Thread(target=answer, args=(server,))
+        thread.start()
+        try:
+            if not interim:
+                assert anyio.run(run, server.getsockname()[1]) == b"ok"
+            else:
+                with pytest.raises(UpstreamFailed, match="said nothing"):
+                    anyio.run(run, server.getsockname()[1])
+        finally:
+            over.set()
+            thread.join()
 
 
 def test_connections_that_are_idle_for_long_are_closed(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -33,6 +33,7 @@ def get(path: str = "/", *lines: str) -> bytes:
         b"HTTP/1.1 401 Unauthorized\r\nWWW-Authenticate: Basic\r\nContent-Length: 0\r\n\r\n",
         b"HTTP/1.1 503 Service Unavailable\r\nRetry-After: 7\r\nContent-Length: 0\r\n\r\n",
         b"HTTP/1.1 204 No Content\r\nX-A: 1\r\n\r\n",
+        b"HTTP/1.1 204 No Content\r\nContent-Type: text/event-stream\r\n\r\n",  # to an EventSource: do not come back
         b"HTTP/1.1 304 Not Modified\r\nETag: a\r\n\r\n",
         b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nContent-Length: 10\r\n\r\ndata: a\n\nd",
     ],
@@ -82,6 +83,7 @@ def test_the_head_of_a_stream_keeps_the_upstreams_own_headers() -> None:
         (b"HTTP/1.1 200 OK\r\nX: a\0b\r\n\r\n", "upstream_broke", 502),
         (b"SSH-2.0-OpenSSH\r\n\r\n", "upstream_broke", 502),
         (b"HTTP/1.1 200 OK\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\nab", "upstream_broke", 502),
+        (b"HTTP/1.1 600 Odd\r\nContent-Length: 0\r\n\r\n", "upstream_broke", 502),
         (b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: x\r\nConnection: upgrade\r\n\r\n", "upstream_broke", 502),
     ],
 )
