@@ -31,8 +31,8 @@ LAYERS = {
     "runtime": ("core", "log.base", "observe.hooks", "observe.stream", "runtime"),
     "app": ("core", "log.base", "observe.hooks", "runtime"),
     "upstream": (
-        *("core", "extras", "client.body", "client.traceparent", "runtime.closing", "runtime.source", "runtime.takeover"),
-        "upstream",
+        *("core", "extras", "client.body", "client.traceparent"),
+        *("runtime.closing", "runtime.source", "runtime.takeover", "upstream"),
     ),
     "client": ("core", "extras", "client"),
     "browser": (),  # JavaScript
