@@ -64,6 +64,7 @@ RUN = {
     "model_server_app.py", "looking_app.py", "ruled_app.py", "outliving_app.py", "aiohttp_app.py", "socket_app.py",
     "browser_app.py", "marked_app.py", "frames_reader.py", "anthropic_app.py", "converted_handler.py",
     "watched_app.py", "counting_app.py", "recorded_app.py", "vllm_guard.py", "fake_vllm_app.py", "counting.py",
+    "spans_app.py", "spans_reader.py", "legs_app.py",
 }  # fmt: skip
 
 
@@ -789,6 +790,20 @@ def test_a_record_is_a_line_of_json(tmp_path: Path) -> None:
     (record,) = [json.loads(line) for line in log.splitlines() if line.startswith("{")]
     assert (record["status"], record["cause"], record["items"]) == ("failed", "source_error", 1)
     assert record["system"]["open"]["direct"] == 0
+
+
+def test_what_is_traced_is_of_the_readers_trace_and_names_the_slowest_leg(tmp_path: Path) -> None:
+    with served(tmp_path, "spans_app.py") as url:
+        text, trace_id = ran(tmp_path, "spans_reader.py", **{"http://127.0.0.1:8000": url}).splitlines()
+    assert text == "Say hello to the world "
+    log = (tmp_path / "stderr").read_text(encoding="utf-8")
+    assert re.search(rf"^SPAN {trace_id} prompt {{}}$", log, re.MULTILINE)
+    (span,) = re.findall(rf"^SPAN {trace_id} streamguard direct (.*)$", log, re.MULTILINE)
+    assert "'streamguard.status': 'complete'" in span
+    assert "'streamguard.slowest_leg': '" in span
+    with served(tmp_path, "legs_app.py") as url:
+        assert httpx.get(f"{url}/answer").status_code == 200
+        assert httpx.get(f"{url}/slowest").json().startswith("generated: ")
 
 
 def test_an_observer_of_ones_own_is_told(tmp_path: Path) -> None:

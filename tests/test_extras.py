@@ -16,6 +16,7 @@ HOMES = {
     "adapters.fastapi": ("starlette.requests", "fastapi"),
     "adapters.flask": ("flask", "flask"),
     "adapters.django": ("asgiref.sync", "django"),
+    "observe.opentelemetry": ("opentelemetry", "opentelemetry"),
     "upstream.server": ("httpx", "httpx"),
 }
 

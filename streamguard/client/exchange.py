@@ -31,6 +31,7 @@ from streamguard.client.request import (
     why_not_follow,
 )
 from streamguard.client.resume import Attempt
+from streamguard.client.traceparent import trace_headers
 from streamguard.core.compress import accepts_gzip
 from streamguard.core.errors import ConnectLimitExceeded, LocalProtocolError, RemoteProtocolError
 from streamguard.core.negotiate import parse_answer
@@ -121,6 +122,8 @@ class Exchange:
                 headers[name] = value
         if ours and "streamguard" in headers:
             headers["Streamguard"] += self._keys(_asked(client, headers))
+        if "traceparent" not in headers and "traceparent" not in client.headers:
+            headers.update(trace_headers())
         self.request = client.build_request(method, url, headers=headers, **fields)
         vet_place(self.request.headers.get("last-event-id", ""), self.request.url.params.get_list("after"))
         self._answered = self.request  # the one whose answer is the stream

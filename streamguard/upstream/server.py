@@ -36,6 +36,7 @@ with needs("httpx", __name__):
 import attrs
 
 from streamguard.client.body import Body, coding_of
+from streamguard.client.traceparent import trace_headers
 from streamguard.core.arguments import one_line, shown
 from streamguard.core.dialect.provider import PROFILES, ProviderReader
 from streamguard.core.errors import SourceFailed
@@ -118,6 +119,8 @@ class ModelServer(ABC):
         try:
             url = f"{self.base.rstrip('/')}{self.path}"
             request = client.build_request("POST", url, json=dict(body), headers=self.headers, timeout=_TIMEOUT)
+            if "traceparent" not in request.headers:
+                request.headers.update(trace_headers())
             request.headers["accept-encoding"] = "identity"  # tokens are small, and a coding may hold them back
             response = await client.send(request, stream=True)
             coded, pieces = _body_of(response)
