@@ -10,8 +10,8 @@ import streamguard
 
 # The only libraries whose absence may keep a module from being imported.
 EXTRAS = {
-    "aiohttp", "asgiref", "django", "hypothesis", "fastapi", "flask", "httpx", "matplotlib", "prometheus_client",
-    "pydantic", "redis", "rich", "starlette", "uvicorn",
+    "aiohttp", "asgiref", "django", "hypothesis", "fastapi", "flask", "httpx", "matplotlib", "opentelemetry",
+    "prometheus_client", "pydantic", "redis", "rich", "starlette", "uvicorn",
 }  # fmt: skip
 
 imported, waiting = [], []
@@ -29,7 +29,7 @@ for module in pkgutil.walk_packages(streamguard.__path__, "streamguard.", onerro
         imported.append(module.name)
 
 BASE = ("streamguard.core", "streamguard.runtime", "streamguard.observe")
-BACK_ENDS = ("streamguard.observe.prometheus",)
+BACK_ENDS = ("streamguard.observe.prometheus", "streamguard.observe.opentelemetry")
 needed = [name for name in waiting if name.startswith(BASE) and name not in BACK_ENDS]
 assert not needed, f"these must need no extra: {needed}"
 assert "streamguard.core.pipeline" in imported

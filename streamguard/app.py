@@ -47,7 +47,7 @@ from streamguard.runtime.drain import Draining
 from streamguard.runtime.flow import Flow
 from streamguard.runtime.grants import Grants
 from streamguard.runtime.leases import created, let_go
-from streamguard.runtime.own import FIXED, OWN, dialect_of, encoder_of_an_end, negotiated, own_options
+from streamguard.runtime.own import OWN, dialect_of, encoder_of_an_end, fixed, negotiated, origin_of, own_options
 from streamguard.runtime.producer import Producer
 from streamguard.runtime.reader import Page, stored
 from streamguard.runtime.readers import Readers
@@ -161,15 +161,9 @@ class StreamGuard(Draining):
         Raises StreamExists where `key` has a stream, and LogUnavailable; then nothing started, `slot` is the caller's.
         """
         encoder = FramedEncoder(dialect_named(dialect), sid=new_sid(), negotiated=negotiated)
-        info = StreamInfo(
-            encoder.sid,
-            dialect_named(dialect).name,
-            principal=principal,
-            name=name,
-            key=key,
-            fingerprint=fingerprint,
-            options={**(options or {}), FIXED: {"dialect": encoder.dialect.settings(), "negotiated": negotiated}},
-        )
+        origin = None if self.observe is None else self.observe.began(labels)
+        kept = {**(options or {}), **fixed(encoder.dialect.settings(), origin, negotiated=negotiated)}
+        info = StreamInfo(encoder.sid, dialect_named(dialect).name, principal, name, key, fingerprint, kept)
         asked, lease = timing.clock(), await created(self.log, info, self.ttl)
         producer = Producer(
             source,
@@ -183,6 +177,7 @@ class StreamGuard(Draining):
             on_end=on_end,
             observers=self.observe,
             labels=labels,
+            origin=origin,
         )
         self._sweeper.now_and_then()
         self.resumers.keep(info.sid, resumer)
@@ -334,6 +329,7 @@ class StreamGuard(Draining):
             renewed=asked,
             on_end=endpoint.on_end,
             observers=self.observe,
+            origin=origin_of(state.info),
         )
         producer.seen.taken_over(state.tail.seq, lease.epoch, state.crashes)
         slot = None if self.admission is None else self.admission.take(state.info.principal or "")
@@ -362,7 +358,7 @@ class StreamGuard(Draining):
         failure, status = (CANCELLED, "cancelled") if state.cancelled else (LOST, "failed")
         await self.log.append(lease, state.tail, encoder.fail(failure, status))
         self.resumers.over(state.info.sid, sealed=True)
-        tell_sealed(self.observe, state.tail, lease.epoch, state.crashes)
+        tell_sealed(self.observe, state.tail, lease.epoch, state.crashes, origin_of(state.info))
         logger.warning("stream %s: nobody generates it any more; it ended as %s: %s", state.info.sid[:8], status, why)
 
     async def require_open(self) -> None:

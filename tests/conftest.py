@@ -10,6 +10,7 @@ real uvicorn overrides `anyio_backend` with the asyncio ones (`ASYNCIO_BACKENDS`
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Generator
 from typing import Any
 
@@ -19,6 +20,14 @@ from hypothesis import HealthCheck, settings
 from tests.absence import IN_CI, absent
 
 __all__ = ["ASYNCIO_BACKENDS"]
+
+@pytest.fixture(autouse=True)
+def drain_of_sse_starlette(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Off: whichever test imports that library, GuardMiddleware would warn of it in every later one."""
+    status = getattr(sys.modules.get("sse_starlette.sse"), "AppStatus", None)
+    if status is not None:
+        monkeypatch.setattr(status, "enable_automatic_graceful_drain", False)
+
 
 settings.register_profile(
     "ci",

@@ -25,16 +25,21 @@ LAYERS = {
         ("core", "log", "runtime.wakeup"),  # it is called from threads of its own
     ),
     **dict.fromkeys([f"log.{part}" for part in _REDIS], ("core", "log")),
-    "observe.hooks": ("core",),
-    "observe": ("core", "observe"),
-    "runtime": ("core", "log.base", "observe.hooks", "runtime"),
+    "observe.stream": ("core",),
+    "observe.hooks": ("core", "observe.stream"),
+    "observe": ("core", "extras", "observe"),
+    "runtime": ("core", "log.base", "observe.hooks", "observe.stream", "runtime"),
     "app": ("core", "log.base", "observe.hooks", "runtime"),
-    "upstream": ("core", "client.body", "runtime.closing", "runtime.source", "runtime.takeover", "upstream"),
-    "client": ("core", "client"),
+    "upstream": (
+        *("core", "extras", "client.body", "client.traceparent"),
+        *("runtime.closing", "runtime.source", "runtime.takeover", "upstream"),
+    ),
+    "client": ("core", "extras", "client"),
     "browser": (),  # JavaScript
     "check": ("core", "client.body", "client.head", "options", "check"),
     "options": (),
-    "adapters": ("core", "log.base", "observe.hooks", "runtime", "app", "upstream", "browser", "adapters"),
+    "extras": (),
+    "adapters": ("core", "extras", "log.base", "observe.hooks", "runtime", "app", "upstream", "browser", "adapters"),
     "proxy": ("core", "log", "runtime", "app", "adapters", "client.body", "options", "proxy"),
     "testing": (ANY,),
     "demo": (ANY,),
@@ -53,7 +58,7 @@ CORE_LAYERS = (
 
 # What may be imported from outside the standard library, by the same prefixes.
 BASE = {"attrs", "attr", "typing_extensions"}
-OUTSIDE = {"core": BASE, "log.base": BASE, "observe.hooks": BASE, "": BASE | {"anyio"}}
+OUTSIDE = {"core": BASE, "log.base": BASE, "observe.hooks": BASE, "observe.stream": BASE, "": BASE | {"anyio"}}
 
 # Every other library has one home; nothing but a package's own face, or the one named here, imports that home.
 HOMES = {
@@ -66,6 +71,7 @@ HOMES = {
     "httpx": "client.httpx",
     "redis": "log.redis_link",
     "prometheus_client": "observe.prometheus",
+    "opentelemetry": "observe.opentelemetry",
     "rich": "check.report",
     "httpcore": "proxy.pool",
     "uvicorn": "proxy.server",
@@ -78,7 +84,9 @@ MAY_IMPORT_HOME = {
     ("adapters.aiohttp_bridge", "adapters.aiohttp"),
     ("adapters.aiohttp_websocket", "adapters.aiohttp"),
     ("client.exchange", "client.httpx"),
+    ("client.known", "client.httpx"),  # likewise
     ("upstream.server", "client.httpx"),  # the same library, to ask others with
+    ("client.traceparent", "observe.opentelemetry"),  # only where the program has imported it
     ("proxy.network", "proxy.pool"),
     ("proxy.app", "proxy.pool"),
     ("proxy.run", "proxy.server"),

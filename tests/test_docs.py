@@ -17,15 +17,18 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
 
+import anthropic
 import httpx
 import openai
 import pytest
+from fastapi import FastAPI
 
-from streamguard import client
+from streamguard import SourceFailed, client, tool_call
+from streamguard.adapters.fastapi import SealMiddleware, guarded
 from streamguard.core.errors import FailedStream
 from tests.adapters.aiohttp_serving import serving_aiohttp
 from tests.adapters.logged_apps import wait_until
@@ -59,8 +62,9 @@ RUN = {
     "flask_app.py", "quick_app.py", "wsgi_app.py", "django_app.py",
     "deployed_app.py", "draining_app.py", "logged_app.py", "loaded_policy.py",
     "model_server_app.py", "looking_app.py", "ruled_app.py", "outliving_app.py", "aiohttp_app.py", "socket_app.py",
-    "browser_app.py", "watched_app.py", "counting_app.py", "recorded_app.py", "vllm_guard.py",
-    "fake_vllm_app.py", "counting.py",
+    "browser_app.py", "marked_app.py", "frames_reader.py", "anthropic_app.py", "converted_handler.py",
+    "watched_app.py", "counting_app.py", "recorded_app.py", "vllm_guard.py", "fake_vllm_app.py", "counting.py",
+    "spans_app.py", "spans_reader.py", "legs_app.py",
 }  # fmt: skip
 
 
@@ -125,7 +129,7 @@ def test_a_cut_answer_of_the_readmes_surviving_endpoint_goes_on(tmp_path: Path) 
     words, text, last = [f"word-{number}" for number in range(20)], "", ""
     headers = {"x-user": "ann", "streamguard": "v=1"}
     with served(tmp_path, "surviving_app.py") as url:
-        with http.stream("POST", f"{url}/chat", params={"text": " ".join(words)}, headers=headers) as response:
+        with http.stream("POST", f"{url}/chat", json={"text": " ".join(words)}, headers=headers) as response:
             for line in response.iter_lines():
                 last = line[4:] if line.startswith("id: ") else last
                 text += line[7:-1] if line.startswith('data: "') else ""
@@ -136,6 +140,15 @@ def test_a_cut_answer_of_the_readmes_surviving_endpoint_goes_on(tmp_path: Path) 
     text += "".join(re.findall(r'^data: "(.*)"$', rest, re.MULTILINE))
     assert (text, stranger.status_code) == ("".join(f"{word} " for word in words), 404)
     assert '"status":"complete"' in rest
+
+
+def test_the_readmes_client_reads_the_surviving_endpoint_with_the_lines_that_the_readme_changes(tmp_path: Path) -> None:
+    readme = PAGES[0].read_text(encoding="utf-8")
+    found = re.search(r"^-(    async with client\.stream.*)\n\+(.*)\n\+(.*)$", readme, re.MULTILINE)
+    assert found is not None
+    with served(tmp_path, "surviving_app.py") as url:
+        out = ran(tmp_path, "client.py", **{found[1]: f"{found[2]}\n{found[3]}", "http://127.0.0.1:8000": url})
+    assert out.startswith("Hello from a stream COMPLETE, 5 frames")
 
 
 @pytest.mark.parametrize("name", ["openai_app.py", "chat_app.py"])
@@ -177,6 +190,8 @@ def test_a_converted_endpoint_serves_bare_text_and_one_of_ready_made_events_its_
         events = http.get(f"{url}/steps")
         with client.stream_sync("GET", f"{url}/steps") as answer:
             assert [frame.data for frame in answer.frames()] == [f'{{"number": {number}}}' for number in range(3)]
+        tokens = http.get(f"{url}/tokens").text
+    assert re.findall(r"^event: token\n(?:: .*\n)?data: (\w+)$", tokens, re.MULTILINE) == ["Hello", "you"]
     assert events.text.count("event: step\n") == 3
     assert events.headers["streamguard"]
 
@@ -360,9 +375,9 @@ def test_the_middleware_looks_and_then_guards_as_the_page_says(tmp_path: Path) -
     assert whole.text.endswith("data: [DONE]\n\n")
     assert "data: [DONE]" not in cut.text
     assert found["endpoints"] == {"GET /story": {"streams": 2, "refused": 1}}
-    told = "a stream of GET /story would be refused a clean end: truncated: unproven_end: the stream ended without its"
+    told = "a stream of GET /story would be refused a clean end: failed: unproven_end: the stream ended without its"
     assert told in (tmp_path / "stderr").read_text(encoding="utf-8")
-    turned = {"GuardMiddleware, report": 'GuardMiddleware, mode="guard", report'}
+    turned = {"GuardMiddleware(app, report": 'GuardMiddleware(app, mode="guard", report'}
     with served(tmp_path, "looking_app.py", **turned) as url:
         with client.stream_sync("GET", f"{url}/story") as answer:
             assert answer.read() == "word-0 word-1 word-2 "
@@ -376,6 +391,18 @@ def test_the_middlewares_rules_differ_by_path_as_the_page_says(tmp_path: Path) -
         assert http.get(f"{url}/alone").text.count(":") == 4
         with pytest.raises(httpx.RemoteProtocolError):
             http.get(f"{url}/strict")
+
+
+def test_a_marker_made_by_hand_proves_the_end_where_the_middleware_is_told_so(tmp_path: Path) -> None:
+    with served(tmp_path, "marked_app.py") as url:
+        whole = http.get(f"{url}/story").text
+        assert "data: [DONE]" in whole
+        assert ".complete" in whole
+        with pytest.raises(httpx.RemoteProtocolError):
+            http.get(f"{url}/story?fault=1")
+    told = {", end=lambda event: event.data == \"[DONE]\"": ""}
+    with served(tmp_path, "marked_app.py", **told) as url:
+        assert ".complete" in http.get(f"{url}/story?fault=1").text
 
 
 def test_what_streams_already_outlives_its_connection_as_the_page_says(tmp_path: Path) -> None:
@@ -408,6 +435,11 @@ def test_the_handlers_of_aiohttp_stream(tmp_path: Path) -> None:
         for path in ("chat", "lasting"):
             with client.stream_sync("POST", f"{server.url}/{path}", json={"text": "word by word"}) as answer:
                 assert answer.read() == "word by word "
+    module = {"__name__": "converted_handler"}
+    exec(BLOCKS["converted_handler.py"], module)
+    with serving_aiohttp(module["app"]) as server:
+        with client.stream_sync("POST", f"{server.url}/chat", json={"text": "word by word"}) as answer:
+            assert answer.read() == "word by word "
 
 
 def test_the_views_of_flask_and_a_function_of_the_environ_stream(tmp_path: Path) -> None:
@@ -641,8 +673,46 @@ def test_a_model_server_that_stops_in_the_middle_is_a_failure_before_it(
             with client.stream_sync("POST", f"{url}/chat", json={"text": "Hello"}) as answer:
                 with pytest.raises(FailedStream, match="upstream_truncated"):
                     answer.read()
+            player.plays('{"choices": []}')
+            whole = http.post(f"{url}/v1/chat/completions", json={"model": "m", "messages": []})
+            statuses = []
+            for status in (429, 400):
+                player.plays("no", status=status)
+                statuses.append(http.post(f"{url}/v1/chat/completions", json=body).status_code)
+    assert (whole.text, statuses) == ('{"choices": []}', [503, 500])
     assert re.findall("^data: .*", chunks, re.MULTILINE) == [event.strip() for event in CHAT]
     assert player.asked[1]["authorization"] == "Bearer key"
+
+
+def test_an_anthropic_client_reads_the_messages_endpoint_with_its_model_and_usage(tmp_path: Path) -> None:
+    asked: Any = {"model": "tiny", "max_tokens": 9, "messages": [{"role": "user", "content": "one two three"}]}
+    with served(tmp_path, "anthropic_app.py") as url:
+        with anthropic.Anthropic(base_url=url, api_key="none", max_retries=0) as sdk:
+            with sdk.messages.stream(**asked) as stream:
+                streamed = stream.get_final_message()
+            answers = [streamed, sdk.messages.create(**asked)]
+    for answer in answers:
+        assert [part.text for part in answer.content if part.type == "text"] == ["one two three "]
+        assert (answer.model, answer.stop_reason) == ("tiny", "end_turn")
+        assert (answer.usage.input_tokens, answer.usage.output_tokens) == (3, 3)
+
+
+def test_text_and_tool_calls_are_read_in_one_loop_as_the_page_says(tmp_path: Path) -> None:
+    app = FastAPI()
+
+    @app.get("/{fault}")
+    @guarded
+    async def answer(fault: int) -> AsyncIterator[Any]:
+        yield "Let me see. "
+        yield tool_call(id="c1", name="weather", arguments='{"city": "Paris"}')
+        if fault:
+            raise SourceFailed("broke", "it broke")
+
+    app.add_middleware(SealMiddleware)
+    with serving(app) as server:
+        assert ran(tmp_path, "frames_reader.py", f"{server.url}/0") == "Let me see. weather {'city': 'Paris'}\n"
+        with pytest.raises(AssertionError, match="FailedStream"):  # and no tool was run
+            ran(tmp_path, "frames_reader.py", f"{server.url}/1")
 
 
 @pytest.mark.parametrize("name", ["Guarded", "Resumable"])
@@ -720,6 +790,20 @@ def test_a_record_is_a_line_of_json(tmp_path: Path) -> None:
     (record,) = [json.loads(line) for line in log.splitlines() if line.startswith("{")]
     assert (record["status"], record["cause"], record["items"]) == ("failed", "source_error", 1)
     assert record["system"]["open"]["direct"] == 0
+
+
+def test_what_is_traced_is_of_the_readers_trace_and_names_the_slowest_leg(tmp_path: Path) -> None:
+    with served(tmp_path, "spans_app.py") as url:
+        text, trace_id = ran(tmp_path, "spans_reader.py", **{"http://127.0.0.1:8000": url}).splitlines()
+    assert text == "Say hello to the world "
+    log = (tmp_path / "stderr").read_text(encoding="utf-8")
+    assert re.search(rf"^SPAN {trace_id} prompt {{}}$", log, re.MULTILINE)
+    (span,) = re.findall(rf"^SPAN {trace_id} streamguard direct (.*)$", log, re.MULTILINE)
+    assert "'streamguard.status': 'complete'" in span
+    assert "'streamguard.slowest_leg': '" in span
+    with served(tmp_path, "legs_app.py") as url:
+        assert httpx.get(f"{url}/answer").status_code == 200
+        assert httpx.get(f"{url}/slowest").json().startswith("generated: ")
 
 
 def test_an_observer_of_ones_own_is_told(tmp_path: Path) -> None:

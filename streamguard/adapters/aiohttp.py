@@ -27,12 +27,17 @@ from collections.abc import AsyncIterable, Awaitable, Callable, Collection, Iter
 from contextvars import ContextVar
 from typing import Any, Final, overload
 
-from aiohttp import web
+from streamguard.extras import needs
+
+with needs("aiohttp", __name__):
+    from aiohttp import web
+
 from typing_extensions import Unpack
 
 from streamguard.adapters.admitting import Place, admitted_request
 from streamguard.adapters.aiohttp_bridge import (
     REQUEST,
+    GuardedStream,
     body_of,
     heard,
     read_body,
@@ -46,10 +51,10 @@ from streamguard.adapters.logged import Claim, LoggedAnswer, logged_endpoint, ma
 from streamguard.adapters.options import AnswerOptions, Options, StreamNames, StreamOptions
 from streamguard.adapters.readiness import Readiness
 from streamguard.adapters.reading import ROOT
-from streamguard.adapters.returned import guarded_twice
+from streamguard.adapters.returned import guarded_twice, registered_before, streams_unguarded
 from streamguard.adapters.shutdown import DRAIN, drain_of, forget
 from streamguard.adapters.websocket import Opening, SocketEndpoint
-from streamguard.adapters.wrapping import Called, found, let_go, wrap
+from streamguard.adapters.wrapping import Called, found, let_go, near, wrap
 from streamguard.app import StreamGuard as BaseGuard
 from streamguard.core.arguments import shown
 from streamguard.core.errors import Failure
@@ -65,6 +70,8 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 # Whether the handler that runs is under guard.stream. Each request has a task, and so a context, of its own.
 _LOGGED: Final[ContextVar[bool]] = ContextVar("streamguard_logged", default=False)
+# What may take a stream's place: responses that are whole, what we made, and a WebSocket of the handler's own.
+_WHOLE: Final = (web.Response, web.FileResponse, web.WebSocketResponse, GuardedStream)
 _DRAINING: Final = web.AppKey("streamguard_draining", Draining)
 
 
@@ -128,6 +135,7 @@ class Guarding:
     """What `wrap` makes of a source here: a guarded answer for one connection."""
 
     decorator = "@guarded"
+    whole = "web.json_response(…)"
     logs = False
 
     def __init__(self, options: AnswerOptions) -> None:
@@ -163,6 +171,9 @@ class Guarding:
         return isinstance(result, web.StreamResponse)
 
     async def passed(self, endpoint: Any, result: Any, claim: Claim | None) -> web.StreamResponse:
+        if not isinstance(result, _WHOLE):
+            # Where it has begun, aiohttp logs what is raised and drops the connection: no clean end is written.
+            raise streams_unguarded(result)
         let_go(claim)
         response: web.StreamResponse = result
         return response
@@ -223,9 +234,14 @@ def guarded(handler: Streaming | None = None, /, **named: Unpack[Options]) -> An
     likes.
     """
     guarding = Guarding(AnswerOptions.of(None, named))
-    if handler is not None:
-        return wrap(handler, guarding)
-    return functools.partial(wrap, guarding=guarding)
+    return functools.partial(_wrapped, guarding) if handler is None else _wrapped(guarding, handler)
+
+
+def _wrapped(guarding: Guarding, handler: Streaming) -> Handler:
+    for routes in near(handler, web.RouteTableDef):
+        if any(getattr(route, "handler", None) is handler for route in routes):
+            raise registered_before(handler, guarding.decorator)
+    return wrap(handler, guarding)
 
 
 def guarded_websocket(*, origins: Collection[str] = (), **named: Unpack[Options]) -> Callable[[OnSocket], Handler]:
@@ -270,7 +286,7 @@ class StreamGuard(BaseGuard):
 
         A handler that returns its source is called only for a request that starts a stream.
         """
-        return logged_endpoint(self, handler, named, lambda function, both: wrap(function, _Logging(self, both)))
+        return logged_endpoint(self, handler, named, lambda function, both: _wrapped(_Logging(self, both), function))
 
     def websocket(
         self, *, origins: Collection[str] = (), **named: Unpack[StreamNames]

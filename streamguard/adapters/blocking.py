@@ -200,6 +200,7 @@ class BlockingAnswer:
         hop = "http10" if facts.http_version == "1.0" and options.http10 != "buffer" else None
         if options.observe is not None:
             options.observe.attach(self.drain)
+        seen = seen_by(options.observe, stage, options.timing.clock, labels_of(facts.headers), hop)
         driver = self._driver = BlockingDriver(
             self._items,
             stage,
@@ -213,8 +214,9 @@ class BlockingAnswer:
             on_end=options.on_end,
             on_first=None if options.dialect.name == "raw" else look_at_first,
             request_id=facts.headers.get("x-request-id"),
-            seen=seen_by(options.observe, stage, options.timing.clock, labels_of(facts.headers), hop),
+            seen=seen,
         )
+        self._items.begins(seen)
         self._items.watch = driver.overdue
         for failure in self._cancelled:
             driver.cancel(failure)

@@ -23,16 +23,22 @@ coding, `identity`, so that GZipMiddleware leaves them alone: compressed, tokens
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import functools
 import inspect
-from collections.abc import Callable, Mapping
-from typing import Any, overload
+import logging
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Final, overload
 
-from asgiref.sync import async_to_sync, iscoroutinefunction, sync_to_async
-from django.core.handlers.asgi import ASGIHandler
-from django.http import FileResponse, HttpRequest, StreamingHttpResponse
-from django.http.response import HttpResponseBase
-from django.urls import re_path
+from streamguard.extras import needs
+
+with needs("django", __name__):
+    from asgiref.sync import async_to_sync, iscoroutinefunction, sync_to_async
+    from django.core.handlers.asgi import ASGIHandler
+    from django.http import FileResponse, HttpRequest, StreamingHttpResponse
+    from django.http.response import HttpResponseBase
+    from django.urls import re_path
+
 from typing_extensions import Unpack
 
 from streamguard.adapters.blocking import Head
@@ -52,7 +58,7 @@ from streamguard.adapters.logged import LoggedAnswer, logged_endpoint
 from streamguard.adapters.loop_bridge import SEND, LoopBridge, LoopHead, answered
 from streamguard.adapters.options import AnswerOptions, Options, StreamNames, StreamOptions, no_endpoint
 from streamguard.adapters.pool import is_function
-from streamguard.adapters.returned import streams_unguarded
+from streamguard.adapters.returned import NotGuarded, streams_unguarded
 from streamguard.adapters.seal import ASGIApp, Message, Receive, Scope, Send
 from streamguard.adapters.seal import SealMiddleware as Seal
 from streamguard.adapters.threaded import Guarding, Logging, ThreadGuard, bridged, drained, logged_head
@@ -64,7 +70,11 @@ from streamguard.runtime.source import Producer
 
 __all__ = ["GuardedResponse", "SealMiddleware", "StreamGuard", "drained", "guarded"]
 
+logger = logging.getLogger("streamguard")
+
 View = Callable[..., Any]
+
+_WHOLE: Final = "JsonResponse(…)"  # for an answer that does not stream
 
 
 @overload
@@ -82,7 +92,7 @@ def guarded(view: View | None = None, /, **named: Unpack[Options]) -> Any:
     `own_thread=False`.
     """
     options = AnswerOptions.of(None, named)
-    ways = Guarding(options, thread_dress(options)), Guarding(options, on_loop)
+    ways = Guarding(options, thread_dress(options), _WHOLE), Guarding(options, on_loop, _WHOLE)
     return functools.partial(_wrapped, ways) if view is None else _wrapped(ways, view)
 
 
@@ -100,11 +110,13 @@ def _wrapped(ways: tuple[Guarding, Guarding], view: View) -> View:
                 return view(request, *args, **kwargs)  # which runs nothing
             return await sync_to_async(view)(request, *args, **kwargs)
 
-        return _sent(await answered(ways[1], scope_of(request), request, body_of(request), call, view, _passes))
+        with _told():
+            return _sent(await answered(ways[1], scope_of(request), request, body_of(request), call, view, _passes))
 
     def synchronously(request: Any, *args: Any, **kwargs: Any) -> Any:
         call = functools.partial(async_to_sync(view) if awaited else view, request, *args, **kwargs)
-        return _sent(ways[0].answer(environ_of(request), request, call, view, _passes))
+        with _told():
+            return _sent(ways[0].answer(environ_of(request), request, call, view, _passes))
 
     @functools.wraps(view)
     async def async_view(request: Any, *args: Any, **kwargs: Any) -> Any:
@@ -117,6 +129,16 @@ def _wrapped(ways: tuple[Guarding, Guarding], view: View) -> View:
         return serve(request, *args, **kwargs)
 
     return async_view if awaited or inspect.isasyncgenfunction(view) else sync_view
+
+
+@contextlib.contextmanager
+def _told() -> Iterator[None]:
+    """What is refused stands in the log: outside of DEBUG Django answers 500 and, as it is set up, writes nothing."""
+    try:
+        yield
+    except NotGuarded as exc:
+        logger.error("%s", exc)
+        raise
 
 
 def _sent(answer: Any) -> Any:
@@ -158,7 +180,7 @@ class StreamGuard(ThreadGuard):
         A view that returns its source is called only for a request that starts a stream.
         """
         def wrap(view: View, both: Any) -> View:
-            return _wrapped((Logging(self, both, on_thread), Logging(self, both, on_loop)), view)
+            return _wrapped((Logging(self, both, on_thread, _WHOLE), Logging(self, both, on_loop, _WHOLE)), view)
 
         return logged_endpoint(self, view, named, wrap)
 

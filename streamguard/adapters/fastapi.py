@@ -20,8 +20,12 @@ import inspect
 from collections.abc import Awaitable, Callable
 from typing import Annotated, Any, get_args, get_origin, overload
 
-from starlette.requests import Request
-from starlette.responses import Response
+from streamguard.extras import needs
+
+with needs("fastapi", __name__):
+    from starlette.requests import Request
+    from starlette.responses import Response
+
 from typing_extensions import Unpack
 
 from streamguard.adapters import starlette

@@ -23,14 +23,19 @@ done when the source is closed.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import inspect
 import io
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Iterator, Mapping
-from typing import Any, overload
+from typing import Any, Final, overload
 
-from flask import Flask, Response, current_app, has_request_context, request
-from flask.globals import request_ctx
+from streamguard.extras import needs
+
+with needs("flask", __name__):
+    from flask import Flask, Response, current_app, has_request_context, request, request_started
+    from flask.globals import request_ctx
+
 from typing_extensions import Unpack
 
 from streamguard.adapters.blocking import BlockingAnswer, Body, Head
@@ -39,6 +44,7 @@ from streamguard.adapters.logged import logged_endpoint
 from streamguard.adapters.options import AnswerOptions, Options, StreamNames, StreamOptions, no_endpoint
 from streamguard.adapters.pool import is_function
 from streamguard.adapters.returned import streams_unguarded
+from streamguard.adapters.seal import remember_unguarded, tell_unguarded
 from streamguard.adapters.threaded import Guarding, Logging, ThreadGuard, bridged, drained, logged_head
 from streamguard.core.arguments import shown
 from streamguard.core.errors import Failure
@@ -49,6 +55,8 @@ from streamguard.runtime.source import Producer, TokenSource
 __all__ = ["GuardedResponse", "HeadResponse", "StreamGuard", "drained", "guarded"]
 
 View = Callable[..., Any]
+
+_WHOLE: Final = "jsonify(…)"  # for an answer that does not stream
 
 
 class HeadResponse(Response):
@@ -123,13 +131,17 @@ def guarded(endpoint: View | None = None, /, **named: Unpack[Options]) -> Any:
 
     A response that the view returns passes.
     """
-    guarding = Guarding(AnswerOptions.of(None, named), _in_context)
+    guarding = Guarding(AnswerOptions.of(None, named), _in_context, _WHOLE)
     return functools.partial(_wrapped, guarding) if endpoint is None else _wrapped(guarding, endpoint)
 
 
 def _wrapped(guarding: Guarding, endpoint: View) -> View:
     if not is_function(endpoint):
         raise TypeError(no_endpoint(endpoint, guarding.decorator))
+
+    remember_unguarded(endpoint, guarding.decorator)
+    with contextlib.suppress(RuntimeError):  # before Flask 2.3 there are signals only beside blinker
+        request_started.connect(_look_at_route)
 
     @functools.wraps(endpoint)
     def view(*args: Any, **kwargs: Any) -> Any:
@@ -141,6 +153,12 @@ def _wrapped(guarding: Guarding, endpoint: View) -> View:
         return HeadResponse(answer) if isinstance(answer, Head) else answer
 
     return view
+
+
+def _look_at_route(app: Flask, **more: Any) -> None:
+    """Tell of an endpoint that was meant to be guarded: its decorator stands above the route's."""
+    if request.endpoint is not None:
+        tell_unguarded(app.view_functions.get(request.endpoint))
 
 
 def _asked() -> Any:
@@ -223,7 +241,7 @@ class StreamGuard(ThreadGuard):
         A view that returns its source is called only for a request that starts a stream.
         """
         def wrap(view: View, both: Any) -> View:
-            return _wrapped(Logging(self, both, _in_context), view)
+            return _wrapped(Logging(self, both, _in_context, _WHOLE), view)
 
         return logged_endpoint(self, endpoint, named, wrap)
 

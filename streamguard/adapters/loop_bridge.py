@@ -211,7 +211,7 @@ async def answered(
             if passes(source):
                 claim.let_go()
                 return source
-            refuse_plain(name, source)
+            refuse_plain(name, source, guarding.whole)
             source = guarding.dress(source)
         app = _logged(guarding, request, body, source, claim) if logging else _direct(guarding, request, source, claim)
     except BaseException:

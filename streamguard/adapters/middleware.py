@@ -14,6 +14,7 @@ It is a seal too. Stand it outermost.
 from __future__ import annotations
 
 import logging
+import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any, Final, Literal
 
@@ -44,15 +45,22 @@ logger = logging.getLogger("streamguard")
 Rule = Callable[[Scope], "Raw | None"]
 Asks = Callable[[Scope, Body], Awaitable[bool]]
 
-_ERRORS: Final = "starlette.middleware.errors"  # stands outermost in every application of Starlette's
+_FRAMEWORK: Final = ("starlette", "fastapi")  # whose applications have layers of their own, some of them outermost
 _RESUMED: Final = ("timing", "wire", "compress", "window", "abort", "unsealed")  # what a later connection has, too
 _NOT_OUTERMOST: Final = (
-    "GuardMiddleware is not outermost, %s stands outside of it: what that does to an answer is not guarded. Add it "
+    "GuardMiddleware is not outermost: %s outside of it, and what is done there to an answer is not guarded. Add it "
     "last, after every other add_middleware, or wrap the whole application: app = GuardMiddleware(app)"
 )
 _OTHER_GUARD: Final = (
     "an endpoint of this application has a StreamGuard of its own, and requests that bear its cursors are refused "
     "here: give it to the middleware too, GuardMiddleware(app, guard=guard)"
+)
+
+
+_OWN_DRAIN: Final = (
+    "sse-starlette ends its own streams as soon as the process is told to go, so that GuardMiddleware cannot let them "
+    "finish, and they fail as `unended`. Where the application is made, add: "
+    "from sse_starlette.sse import AppStatus; AppStatus.disable_automatic_graceful_drain()"
 )
 
 
@@ -127,7 +135,7 @@ class GuardMiddleware:
         if not self._prepared:
             self._prepare()
         if scope["type"] == "lifespan":
-            receive = self._watched(scope, receive)
+            receive, send = self._watched(scope, receive), self._started(send)
         await self._seal(scope, receive, send)
 
     def _prepare(self) -> None:
@@ -147,12 +155,26 @@ class GuardMiddleware:
             if message["type"] == "lifespan.startup":
                 outside = _outside(scope.get("app"), self)
                 if outside:
-                    self._tell(_NOT_OUTERMOST, ", ".join(outside))
+                    self._tell(_NOT_OUTERMOST, f"{', '.join(outside)} stand{'' if len(outside) > 1 else 's'}")
             elif message["type"] == "lifespan.shutdown":
                 logger.info("GuardMiddleware (%s): %s", self.mode, self.report)
             return message
 
         return watched
+
+    def _started(self, send: Send) -> Send:
+        async def started(message: Message) -> None:
+            if message["type"] == "lifespan.startup.complete":  # behind what the application itself does at its start
+                self._look_at_drains()
+            await send(message)
+
+        return started
+
+    def _look_at_drains(self) -> None:
+        """Say, once, whether another library ends streams where ours would drain. It is not ours to switch off."""
+        status = getattr(sys.modules.get("sse_starlette.sse"), "AppStatus", None)
+        if self.mode == "guard" and getattr(status, "enable_automatic_graceful_drain", False):
+            self._tell(_OWN_DRAIN, level=logging.WARNING)
 
     async def _inside(self, scope: Scope, receive: Receive, send: Send) -> None:
         """What stands inside of the seal."""
@@ -160,7 +182,7 @@ class GuardMiddleware:
             await self.app(scope, receive, send)
             return
         if is_exposed(scope):
-            self._tell(_NOT_OUTERMOST, "a middleware of `@app.middleware('http')` or BaseHTTPMiddleware")
+            self._tell(_NOT_OUTERMOST, "a middleware of `@app.middleware('http')` or BaseHTTPMiddleware stands")
         if self._ready_at is not None and _path(scope) == self._ready_at:
             await Readiness(self.draining)(scope, receive, send)
             return
@@ -173,6 +195,7 @@ class GuardMiddleware:
         elif self.guard is not None and f"{_path(scope)}/".startswith(f"{self.guard.path}/"):
             await (self._endpoints or self.app)(scope, receive, send)
         else:
+            self._look_at_drains()  # where the server has no lifespans
             await self._guarded(rule, facts, SharedReceive(receive), scope, send)
 
     async def _guarded(
@@ -228,10 +251,10 @@ class GuardMiddleware:
         serving.claim = claim
         return False
 
-    def _tell(self, text: str, *what: str) -> None:
+    def _tell(self, text: str, *what: str, level: int = logging.ERROR) -> None:
         if text not in self._told:
             self._told.add(text)
-            logger.error(text, *what)
+            logger.log(level, text, *what)
 
 
 def _options(guard: StreamGuard | None, named: StreamNames) -> tuple[StreamOptions, AnswerOptions]:
@@ -240,10 +263,12 @@ def _options(guard: StreamGuard | None, named: StreamNames) -> tuple[StreamOptio
 
 
 def _outside(app: Any, own: object) -> list[str]:
-    """The middlewares of a Starlette application that stand outside of `own`."""
+    """The middlewares that somebody added to a Starlette application outside of `own`."""
     layer, names = getattr(app, "middleware_stack", None), []
+    added = [getattr(entry, "cls", None) for entry in getattr(app, "user_middleware", ())]
     while layer is not None and layer is not own:
-        if type(layer).__module__ != _ERRORS and not isinstance(layer, SealMiddleware):
+        built_in = type(layer).__module__.partition(".")[0] in _FRAMEWORK and type(layer) not in added
+        if not built_in and not isinstance(layer, SealMiddleware):
             names.append(type(layer).__name__)
         layer = getattr(layer, "app", None)
     return [] if layer is None else names

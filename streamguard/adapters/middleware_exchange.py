@@ -20,7 +20,16 @@ from streamguard.adapters.admitting import Place, admitted
 from streamguard.adapters.asgi import GuardedAnswer, request_facts
 from streamguard.adapters.logged import FORBIDDEN, Claim, LoggedAnswer, route_of
 from streamguard.adapters.middleware_body import LATE, AppBody, SharedReceive, no_body
-from streamguard.adapters.middleware_judge import UNENDED, EventJudge, Kind, LineJudge, judge_of, piece_of, read_start
+from streamguard.adapters.middleware_judge import (
+    UNENDED,
+    EventJudge,
+    Kind,
+    LineJudge,
+    is_unjudged,
+    judge_of,
+    piece_of,
+    read_start,
+)
 from streamguard.adapters.middleware_lines import LinesAnswer
 from streamguard.adapters.middleware_report import Refused, Report, Verdict
 from streamguard.adapters.options import AnswerOptions, StreamOptions
@@ -48,7 +57,7 @@ class _Counted:
         endpoint = f"{self.scope['method']} {route_of(self.scope)}"
         name = request_id.decode("latin-1") or None
         self.report.add(endpoint, verdict, failure, name)
-        if tell and verdict in ("truncated", "failed") and failure is not None:
+        if tell and verdict == "failed" and failure is not None:
             self.report.log(Refused(endpoint, verdict, failure.code, failure.message, name))
 
 
@@ -61,6 +70,7 @@ class Observed(_Counted):
         self._receive = receive
         self._send = send
         self._judge: EventJudge | LineJudge | None = None
+        self._unjudged = False  # and was not counted yet
         self._left = False
         self._ended = False
         self._by_base: float | None = None  # when a BaseHTTPMiddleware ended it
@@ -89,9 +99,13 @@ class Observed(_Counted):
                 if not message.get("more_body", False):
                     self._ended = True
                     self._by_base = time.monotonic() if ended_by_base() else None
+            elif self._unjudged and message.get("more_body") and message.get("body"):
+                self._unjudged = False
+                self.report.unjudged += 1
         elif message["type"] == "http.response.start":
             message, kind = read_start(message)
             self._judge = None if kind is None else judge_of(kind, self._rule)
+            self._unjudged = kind is None and is_unjudged(message)
         return self._send(message)
 
     def _over(self, exc: BaseException | None) -> None:
@@ -103,17 +117,17 @@ class Observed(_Counted):
             logger.exception("GuardMiddleware: the end of a stream could not be judged")
             return
         late = self._by_base is not None and time.monotonic() - self._by_base < LATE
-        if isinstance(exc, Exception) and self._ended and late:
+        left = self._left or isinstance(exc, OSError) or type(exc).__name__ == "ClientDisconnect"
+        stopped = left or (exc is not None and not isinstance(exc, Exception))
+        if isinstance(exc, Exception) and not left and (late or not self._ended):
             self.count("failed", failure_from(exc), tell=True)
-        elif self._ended or (judged.verdict == "complete" and judged.proved):
+        elif self._ended or (stopped and judged.verdict == "complete" and judged.proved):
             # Also where the reader left behind the marker, as SDKs do.
-            self.count(judged.verdict, judged.failure, tell=True)
-        elif self._left or isinstance(exc, OSError) or type(exc).__name__ == "ClientDisconnect":
+            self.count("complete" if judged.verdict == "complete" else "failed", judged.failure, tell=True)
+        elif left:
             self.count("left", None)
-        elif isinstance(exc, Exception):
-            self.count("failed", failure_from(exc), tell=True)
-        else:
-            self.count("truncated", judged.failure or UNENDED, tell=True)
+        else:  # as the guard would end it, whatever the bytes say
+            self.count("failed", UNENDED, tell=True)
 
 
 @attrs.define
@@ -140,6 +154,8 @@ class Guarded(_Counted):
         self._tasks: Any = None
         self._error: BaseException | None = None  # what reaches the server
         self._body: AppBody | None = None
+        self._counted = False  # as one that is not judged
+        self._returned = anyio.Event()  # the application has, or raised
         self.resumes_elsewhere = False  # the application answered with a resumable stream of its own
 
     @property
@@ -182,7 +198,7 @@ class Guarded(_Counted):
             return
         message, kind = read_start(message)
         if kind is None:
-            self._handle = self._send
+            self._handle = self._unjudged if is_unjudged(message) else self._send
             self.resumes_elsewhere = any(
                 name.lower() == b"streamguard" and b"resume=" in value for name, value in message.get("headers", ())
             )
@@ -194,8 +210,33 @@ class Guarded(_Counted):
         self._tasks.start_soon(self._answer, body, message, kind)
         await body.opened()
 
+    def _unjudged(self, message: Message) -> Awaitable[None]:
+        """A part of an answer that is not judged. An end that a BaseHTTPMiddleware made waits for what the application
+        raised, which would come behind it."""
+        if message["type"] == "http.response.body":
+            if message.get("more_body"):
+                if message.get("body") and not self._counted:
+                    self._counted = True
+                    self.report.unjudged += 1
+            elif not message.get("body") and ended_by_base():
+                return self._end_late(message)
+        return self._send(message)
+
+    async def _end_late(self, message: Message) -> None:
+        async def end() -> None:
+            with anyio.move_on_after(LATE):
+                await self._returned.wait()
+            if self._error is None:  # else the server breaks the answer off
+                try:
+                    await self._send(message)
+                except Exception as exc:
+                    self._error = exc  # not through the group, which would wrap it
+
+        self._tasks.start_soon(end)
+
     def _over(self, exc: BaseException | None) -> None:
         """The application has returned, or raised."""
+        self._returned.set()  # who waits for it runs behind this
         if self._body is not None:
             behind = self._body.ended and self._body.source.ended
             self._body.over(exc)

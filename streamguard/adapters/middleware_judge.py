@@ -31,6 +31,7 @@ __all__ = [
     "Judged",
     "Kind",
     "LineJudge",
+    "is_unjudged",
     "judge_of",
     "kind_of",
     "piece_of",
@@ -44,6 +45,7 @@ UNENDED: Final = Failure("unended", "the application stopped before the last par
 
 _EVENTS: Final = b"text/event-stream"
 _LINES: Final = frozenset([b"application/" + name for name in (b"x-ndjson", b"ndjson", b"jsonl", b"x-jsonl")])
+_TORN: Final = Failure("unproven_end", "the stream ended inside an event", retryable=True)
 _UNMARKED: Final = Failure("unproven_end", "the stream ended without its end marker", retryable=True)
 
 
@@ -82,6 +84,13 @@ def kind_of(message: Message) -> Kind | None:
         if name == b"content-encoding" and bytes(value).strip().lower() != b"identity":
             return None
     return kind
+
+
+def is_unjudged(message: Message) -> bool:
+    """Whether a body that begins with this `http.response.start`, and is of no kind that is judged, has no length
+    either: then nothing but its framing says whether it is whole."""
+    names = {bytes(name).lower() for name, _ in message.get("headers", ())}
+    return 200 <= message["status"] < 300 and not names & {b"content-length", b"streamguard"}
 
 
 @attrs.frozen
@@ -127,7 +136,7 @@ class EventJudge:
         if verifier.verdict in (Verdict.COMPLETE, Verdict.UNVERIFIED):
             return Judged("complete", proved=verifier.proved_by != "framing" or verifier.finish_reason is not None)
         if verifier.verdict is Verdict.TRUNCATED:
-            return Judged("truncated", _UNMARKED)
+            return Judged("truncated", _UNMARKED if self._reader.asks_marker else _TORN if clean else UNENDED)
         error = verifier.error()
         failure = error.failure if isinstance(error, FailedStream) else None
         return Judged("failed", failure or Failure(verifier.receipt.code or "unreadable", str(error)))

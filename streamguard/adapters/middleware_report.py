@@ -19,7 +19,7 @@ __all__ = ["Refused", "Report", "Verdict"]
 
 logger = logging.getLogger("streamguard")
 
-Verdict = Literal["complete", "truncated", "failed", "left"]
+Verdict = Literal["complete", "failed", "left"]
 
 _MAX_NAMES: Final = 200  # endpoints, and codes, that are counted apart
 _MAX_RECENT: Final = 100  # refused streams that are kept
@@ -42,14 +42,16 @@ class Report:
     """Counts of the streams that ended, in one process.
 
     `complete` ended with proof; `refused` did not; of `left` the reader left before the end, which proves nothing about
-    the application. `codes` says why, `endpoints` where (streams, and refused ones, by method and route), `recent` has
-    the last hundred that were refused.
+    the application. `unjudged` are answers beside them that came in parts, without a length, and are of no kind that is
+    judged, plain text say: their end proves nothing. `codes` says why, `endpoints` where (streams, and refused ones, by
+    method and route), `recent` has the last hundred that were refused.
     """
 
     streams: int = 0
     complete: int = 0
     refused: int = 0
     left: int = 0
+    unjudged: int = 0
     codes: dict[str, int] = attrs.field(factory=dict)
     endpoints: dict[str, list[int]] = attrs.field(factory=dict)
     recent: deque[Refused] = attrs.field(factory=lambda: deque(maxlen=_MAX_RECENT))
@@ -78,6 +80,7 @@ class Report:
             "complete": self.complete,
             "refused": self.refused,
             "left": self.left,
+            "unjudged": self.unjudged,
             "codes": dict(self.codes),
             "endpoints": {
                 endpoint: {"streams": streams, "refused": refused}
@@ -88,6 +91,8 @@ class Report:
 
     def __str__(self) -> str:
         whole = f"{self.streams} streams: {self.complete} complete, {self.refused} refused, {self.left} left"
+        if self.unjudged:
+            whole += f", {self.unjudged} unjudged"
         if not self.refused:
             return whole
         codes = ", ".join([f"{code} {count}" for code, count in _largest(self.codes)])

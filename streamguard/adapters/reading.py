@@ -48,6 +48,7 @@ from streamguard.log.base import LogError, StreamInfo, StreamState
 from streamguard.observe.hooks import Outcome
 from streamguard.runtime.direct import DirectDriver
 from streamguard.runtime.flow import MISSED, Flow
+from streamguard.runtime.own import origin_of
 from streamguard.runtime.reader import Page, ReplayStage
 from streamguard.runtime.readers import Busy, Reader
 from streamguard.runtime.rotation import rotation
@@ -199,7 +200,8 @@ class Reading:
             stage.parting = "replaced"
             driver.cancel(REPLACED)
 
-        seen = watched(self.guard.observe, stage, self.options.timing, self.facts, (scope, self.receive, send))
+        asgi, origin = (scope, self.receive, send), origin_of(info) if started is None else started.producer.origin
+        seen = watched(self.guard.observe, stage, self.options.timing, self.facts, asgi, origin)
         client = self.facts.headers.get("streamguard-client")
         reader = Reader(cursor._replace(status=None), lambda: stage.cursor, replace, client, flow=flow, seen=seen)
         keys = self._granted(info, headers, flow)

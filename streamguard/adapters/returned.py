@@ -11,11 +11,23 @@ import inspect
 from collections.abc import AsyncIterable, Iterable, Mapping
 from typing import Any, Final, TypeVar
 
-__all__ = ["GUARDED", "guarded_twice", "own_response", "refuse_plain", "streams_unguarded"]
+__all__ = [
+    "GUARDED",
+    "NotGuarded",
+    "guarded_twice",
+    "own_response",
+    "refuse_plain",
+    "registered_before",
+    "streams_unguarded",
+]
 
 GUARDED: Final = "__streamguard__"  # an attribute of what `@guarded` made, whatever is wrapped round that
 
 T = TypeVar("T")
+
+
+class NotGuarded(TypeError):
+    """What an endpoint returned cannot be guarded, and is not sent unguarded."""
 
 
 def own_response(result: T) -> T:
@@ -25,33 +37,40 @@ def own_response(result: T) -> T:
     return result
 
 
-def streams_unguarded(result: Any) -> TypeError:
+def streams_unguarded(result: Any) -> NotGuarded:
     """The error for a response of the endpoint's own that would stream, unguarded."""
-    return TypeError(
+    return NotGuarded(
         f"a guarded endpoint returned a {type(result).__name__}, which would stream unguarded: return its "
         f"generator instead, and let that yield bare text, without `data:`"
     )
 
 
-def guarded_twice(endpoint: Any) -> TypeError:
+def guarded_twice(endpoint: Any) -> NotGuarded:
     """The error for a guarded answer where a guard's log was to have the stream: it would not be in there, and a
     request that is repeated under its key would generate once more."""
-    return TypeError(
+    return NotGuarded(
         f"endpoint {_name(endpoint)!r} under guard.stream answers with a guarded response of its own: remove @guarded, "
         f"and return the source"
     )
 
 
-def refuse_plain(endpoint: Any, result: Any) -> None:
-    """Raise TypeError for what `endpoint` returned, where that is no source but an answer that does not stream."""
+def registered_before(endpoint: Any, decorator: str) -> NotGuarded:
+    """The error for a decorator that stands above the route's: it guards what no route calls."""
+    return NotGuarded(
+        f"endpoint {_name(endpoint)!r} was registered before it was guarded, and would be answered unguarded: put "
+        f"{decorator} below the route's decorator, directly above the function"
+    )
+
+
+def refuse_plain(endpoint: Any, result: Any, whole: str) -> None:
+    """Raise TypeError for what `endpoint` returned, where that is no source but an answer that does not stream; `whole`
+    is what to return then, in its framework's words."""
     name = _name(endpoint)
     if result is None:
-        raise TypeError(f"endpoint {name!r} returned None: did you forget `return`?")
+        raise NotGuarded(f"endpoint {name!r} returned None: did you forget `return`?")
     if _is_plain(result):
-        raise TypeError(
-            f"endpoint {name!r} returned a {type(result).__name__}: "
-            f"for an answer that does not stream return JSONResponse(…)"
-        )
+        kind = type(result).__name__
+        raise NotGuarded(f"endpoint {name!r} returned a {kind}: for an answer that does not stream return {whole}")
 
 
 def _name(endpoint: Any) -> str:

@@ -48,6 +48,7 @@ __all__ = [
     "remember_guarded",
     "remember_unguarded",
     "require_seal",
+    "tell_unguarded",
 ]
 
 logger = logging.getLogger("streamguard")
@@ -105,7 +106,7 @@ class _Seal:
         if message["type"] == "http.response.start":
             self.looks = self.aborted
             if self.outer is None and not self.guarded:
-                _tell_unguarded(scope)
+                tell_unguarded(scope.get("endpoint"))
                 _tell_streaming_class(scope)
         return self.aborted and message["type"] == "http.response.body" and not message.get("more_body", False)
 
@@ -243,9 +244,8 @@ def _tell_streaming_class(scope: Scope) -> None:
         logger.error("endpoint %r: remove `response_class=%s`: @guarded writes the events", endpoint.__name__, name)
 
 
-def _tell_unguarded(scope: Scope) -> None:
-    """One line in the log where the route's endpoint is a function of which a guarded one was made."""
-    endpoint = scope.get("endpoint")
+def tell_unguarded(endpoint: Any) -> None:
+    """One line in the log where a route's endpoint is a function of which a guarded one was made."""
     function = getattr(endpoint, "__func__", endpoint)
     try:
         decorator = _unguarded.pop(function, None)  # once

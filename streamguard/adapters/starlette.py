@@ -23,12 +23,16 @@ import functools
 from collections.abc import AsyncIterable, Awaitable, Callable, Collection, Iterable, Mapping
 from typing import Any, Final, overload
 
-from starlette.applications import Starlette
-from starlette.background import BackgroundTask
-from starlette.requests import Request
-from starlette.responses import Response
-from starlette.routing import Route
-from starlette.websockets import WebSocket
+from streamguard.extras import needs
+
+with needs("starlette", __name__):
+    from starlette.applications import Starlette
+    from starlette.background import BackgroundTask
+    from starlette.requests import Request
+    from starlette.responses import Response
+    from starlette.routing import Route
+    from starlette.websockets import WebSocket
+
 from typing_extensions import Unpack
 
 from streamguard.adapters.admitting import Place, admitted_request
@@ -82,6 +86,7 @@ class Guarding:
     """What `wrap` makes of a source here: a guarded answer for one connection."""
 
     decorator = "@guarded"
+    whole = "JSONResponse(…)"
     logs = False
 
     def __init__(self, options: AnswerOptions) -> None:

@@ -43,6 +43,7 @@ logger = logging.getLogger("streamguard")
 
 REQUEST: Final = "streamguard.request"  # in a scope: what `authorize` is given
 _LAST: Final = 5.0  # seconds that the streams of a process are given at its end
+_ELSEWHERE: Final = "it from another application"  # what does not stream, of WSGI
 
 Application = Callable[[Any, Any], Iterable[bytes]]
 Passes = Callable[[Any], bool]
@@ -51,13 +52,14 @@ Dress = Callable[[Any], Any]
 
 class Guarding:
     """What a guarded endpoint's request is answered with, on a thread. `dress` is what is done to a source before it is
-    taken: the framework's own context around it."""
+    taken: the framework's own context around it; `whole` is what to return for an answer that does not stream."""
 
     decorator = "@guarded"
 
-    def __init__(self, options: AnswerOptions, dress: Dress = lambda source: source) -> None:
+    def __init__(self, options: AnswerOptions, dress: Dress = lambda source: source, whole: str = _ELSEWHERE) -> None:
         self.options = options
         self.dress = dress
+        self.whole = whole
 
     def answer(self, environ: Environ, request: Any, endpoint: Callable[[], Any], name: Any, passes: Passes) -> Any:
         """The Head of the answer, or what the endpoint returned, where that `passes` as a response of its own."""
@@ -71,7 +73,7 @@ class Guarding:
             if passes(source):
                 answer.finish()
                 return source
-            refuse_plain(name, source)
+            refuse_plain(name, source, self.whole)
             answer.give(self.dress(source))
         except BaseException:
             answer.finish()
@@ -85,9 +87,13 @@ class Logging(Guarding):
     decorator = "@guard.stream"
 
     def __init__(
-        self, guard: ThreadGuard, both: tuple[StreamOptions, AnswerOptions], dress: Dress = lambda source: source
+        self,
+        guard: ThreadGuard,
+        both: tuple[StreamOptions, AnswerOptions],
+        dress: Dress = lambda source: source,
+        whole: str = _ELSEWHERE,
     ) -> None:
-        super().__init__(both[1], dress)
+        super().__init__(both[1], dress, whole)
         self.guard = guard
         self.both = both
 
@@ -101,7 +107,7 @@ class Logging(Guarding):
                 if passes(source):
                     _let_go(claim)
                     return source
-                refuse_plain(name, source)
+                refuse_plain(name, source, self.whole)
                 source = self.dress(source)
             except BaseException:
                 _let_go(claim)

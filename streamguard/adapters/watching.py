@@ -39,11 +39,12 @@ def watched(
     timing: Timing,
     facts: RequestFacts,
     asgi: tuple[Scope, Receive, Send],
+    origin: str | None = None,
 ) -> Unseen:
     """What the driver of one connection tells; nothing is found out where nobody observes."""
     if observers is None:
         return UNSEEN
-    return seen_by(observers, stage, timing.clock, request_labels(facts, asgi[0]), hop_of(facts, *asgi))
+    return seen_by(observers, stage, timing.clock, request_labels(facts, asgi[0]), hop_of(facts, *asgi), origin)
 
 
 def tell_refused(

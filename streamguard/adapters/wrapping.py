@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from typing import Any, Protocol, TypeVar
 
@@ -23,7 +24,7 @@ from streamguard.adapters.pool import in_pool, is_function
 from streamguard.adapters.returned import GUARDED, guarded_twice, refuse_plain
 from streamguard.adapters.seal import remember_guarded, remember_unguarded
 
-__all__ = ["Called", "Guarding", "found", "let_go", "wrap"]
+__all__ = ["Called", "Guarding", "found", "let_go", "near", "wrap"]
 
 T = TypeVar("T")
 
@@ -43,6 +44,8 @@ class Guarding(Protocol):
 
     decorator: str
     """What the application wrote."""
+    whole: str
+    """What to return for an answer that does not stream."""
     logs: bool
     """Whether it goes into a guard's log: then no other guarded answer may take its place."""
 
@@ -101,7 +104,7 @@ def wrap(endpoint: Callable[..., Any], guarding: Guarding) -> Callable[..., Awai
                 result = await call(*args, **kwargs) if runs else _nothing
                 if guarding.is_response(result):
                     return await guarding.passed(endpoint, result, claim)
-                refuse_plain(endpoint, result)
+                refuse_plain(endpoint, result, guarding.whole)
                 return await guarding.answered(result, called, claim)
             except BaseException:
                 let_go(claim)  # no response has its slot, or none that is ever sent
@@ -126,6 +129,16 @@ def let_go(claim: Claim | None) -> None:
 def found(kind: type[T], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> T | None:
     """The first of the arguments that is a `kind`."""
     return next((value for value in (*args, *kwargs.values()) if isinstance(value, kind)), None)
+
+
+def near(function: Any, kind: type[T]) -> list[T]:
+    """What there is of a `kind` where `function` is defined: in its module, and in the function that makes it now."""
+    names: Mapping[str, Any] = getattr(function, "__globals__", {})
+    frame = sys._getframe(1)
+    while frame is not None and frame.f_globals is not names:
+        frame = frame.f_back  # type: ignore[assignment]
+    local = {} if frame is None else frame.f_locals
+    return [value for value in (*local.values(), *names.values()) if isinstance(value, kind)]
 
 
 def _nothing() -> AsyncIterator[str]:

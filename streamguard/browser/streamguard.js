@@ -165,9 +165,10 @@ export class VerdictError extends RemoteProtocolError {
 
 /** The bytes ended before the terminal frame. */
 export class TruncatedStream extends VerdictError {
-  constructor(cursor, detail = "") {
-    const where = cursor ? `after ${cursor}` : "before any verified frame";
-    super(`the stream ended ${where} without its terminal frame${detail ? `: ${detail}` : ""}`, { cursor, detail });
+  constructor(cursor, detail = "", frames = 0) { // how many events came where none has a cursor
+    const where = !cursor && frames ? `after ${frames} event${frames > 1 ? "s" : ""} without its end marker`
+      : `${cursor ? `after ${cursor}` : "before any verified frame"} without its terminal frame`;
+    super(`the stream ended ${where}${detail ? `: ${detail}` : ""}`, { cursor, detail });
     this.code = null;
   }
 
@@ -197,7 +198,8 @@ export class StreamGap extends VerdictError {
 /** The stream's own end says that it did not complete. */
 export class FailedStream extends VerdictError {
   constructor(status, failure, cursor) {
-    const why = failure ? `: ${failure.code}: ${failure.message}` : "";
+    const code = failure && failure.code !== status ? `: ${failure.code}` : "";
+    const why = failure ? `${code}: ${failure.message}` : "";
     super(`the stream ended as '${status}'${why}`, { status, failure, code: failure ? failure.code : null, cursor });
   }
 }
@@ -1400,7 +1402,7 @@ export class StreamVerifier {
     // No cursors: the provider's own end is all there is to go by.
     this.provedBy = this.#reader.proof(clean);
     this.#readReader();
-    if (this.provedBy === null && this.failure === null) throw new TruncatedStream(null, detail);
+    if (this.provedBy === null && this.failure === null) throw new TruncatedStream(null, detail, this.frames);
     this.failure = this.#reader.judge();
     if (this.failure !== null) throw new FailedStream("failed", this.failure, null);
     this.verdict = "unverified";

@@ -148,9 +148,5 @@ ENDINGS: Final[Sequence[Fault[Observation]]] = (
     Fault("abort_lost", _undone, settings.abort, settings.abort_page),
     Fault("tail_lost", _tail_lost, settings.TAIL, PAGES["convert"]),
     Fault("done_without_reason", _no_reason, settings.DONE, PAGES["upstream"]),
-    Fault(
-        "missing_terminal", _no_terminal,
-        "in the endpoint: one last event that says so; @guarded writes it (a server that never does: --profile)",
-        PAGES["convert"],
-    ),
+    Fault("missing_terminal", _no_terminal, settings.terminal, PAGES["convert"]),
 )  # fmt: skip

@@ -7,9 +7,9 @@ stream that fails on purpose, where the server has one; then, if asked to, one a
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import aclosing
-from typing import Final
+from typing import Any, Final
 
 import anyio
 import attrs
@@ -30,6 +30,7 @@ _BEHIND: Final = 1.0  # seconds for the small request, when the answer is over
 _LEFT: Final = 30.0  # seconds for which a left answer is watched, if it were to run longer than that
 _LONGER: Final = 1.3  # times what it would have taken to its end
 _LOOK: Final = 0.1  # seconds between two looks
+_STOPPED: Final = "cancelled"  # the status of a stream that was stopped for its reader's leaving
 _MAX_PAGE: Final = 4 << 20
 
 
@@ -183,7 +184,8 @@ async def _leave(evidence: Evidence, plan: Plan, transport: Transport) -> None:
                     run.fed(anyio.current_time(), piece)
                     if run.arrivals or not run.streamed:
                         break
-            look = await _look(evidence, plan, transport, run, before, leave)
+                # Within: to let go of the pieces is to leave, and a server that is quick has stopped by then.
+                look = await _look(evidence, plan, transport, run, before, leave)
     except (Unreachable, Broken, Silent) as exc:
         leave.why_not = f"the answer that was to be left did not come ({exc})"
         return
@@ -207,11 +209,14 @@ async def _look(
     if run.sid is not None and home is not None and plan.gauge is None:
         status = evidence.request.beside(f"{home}/status", Streamguard_Stream=run.sid)
 
-        async def generated() -> bool:
-            page = await _page(status, transport)
-            return page is not None and bool((object_in(page) or {}).get("generated"))
+        async def told() -> Mapping[str, Any]:
+            return object_in(await _page(status, transport) or "") or {}
 
-        if await generated():
+        async def generated() -> bool:
+            return bool((await told()).get("generated"))
+
+        first = await told()
+        if first.get("generated") or first.get("status") == _STOPPED:
             leave.by = "by the stream's own status"
             leave.resumable = evidence.request.comes_back
             return generated

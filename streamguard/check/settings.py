@@ -7,7 +7,7 @@ from typing import Final
 from streamguard.check.evidence import Evidence
 from streamguard.check.fault import PAGES
 
-__all__ = ["DONE", "GZIP", "LEAVE", "TAIL", "abort", "abort_page", "hold", "idle"]
+__all__ = ["DONE", "GZIP", "LEAVE", "TAIL", "abort", "abort_page", "hold", "idle", "terminal"]
 
 _NGINX: Final = ("nginx", "openresty")
 
@@ -39,6 +39,19 @@ def hold(evidence: Evidence) -> str:
     if evidence.front in _NGINX:
         return "nginx: proxy_buffering off, or X-Accel-Buffering: no in the answer; and proxy_http_version 1.1"
     return "response buffering of each layer: off (nginx: proxy_buffering off); ask the server itself to see which"
+
+
+def terminal(evidence: Evidence) -> str:
+    again = "" if len(evidence.runs) > 1 else "; --repeat 5 shows whether answers differ in length"
+    if any(run.end is not None and run.end.api == "text" for run in evidence.streams):
+        return (
+            "in the endpoint: plain text has no place for an end; text/event-stream and JSON lines have; @guarded "
+            f"writes them{again}"
+        )
+    return (
+        "in the endpoint: one last event that says so; @guarded writes it "
+        f"(a server that never does: --profile){again}"
+    )
 
 
 def abort(evidence: Evidence) -> str:

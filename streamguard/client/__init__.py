@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from streamguard.client.limits import ReaderLimits
 from streamguard.client.resume import ResumePolicy
 from streamguard.core.receipt import AnswerFrame, Receipt, Verdict
+from streamguard.extras import needs
 
 if TYPE_CHECKING:
     from streamguard.client.httpx import Answer, RequestOptions, SyncAnswer, stream, stream_sync
@@ -38,10 +39,6 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    try:
+    with needs("httpx", "the client"):
         import streamguard.client.httpx as leaf
-    except ModuleNotFoundError as exc:
-        if exc.name != "httpx":
-            raise
-        raise ImportError('the client needs httpx: pip install "streamguard-io[httpx]"') from exc
     return getattr(leaf, name)

@@ -31,8 +31,9 @@ from streamguard.client.request import (
     why_not_follow,
 )
 from streamguard.client.resume import Attempt
+from streamguard.client.traceparent import trace_headers
 from streamguard.core.compress import accepts_gzip
-from streamguard.core.errors import ConnectLimitExceeded, RemoteProtocolError
+from streamguard.core.errors import ConnectLimitExceeded, LocalProtocolError, RemoteProtocolError
 from streamguard.core.negotiate import parse_answer
 
 __all__ = ["CUT", "MISSED", "Exchange"]
@@ -121,12 +122,14 @@ class Exchange:
                 headers[name] = value
         if ours and "streamguard" in headers:
             headers["Streamguard"] += self._keys(_asked(client, headers))
+        if "traceparent" not in headers and "traceparent" not in client.headers:
+            headers.update(trace_headers())
         self.request = client.build_request(method, url, headers=headers, **fields)
         vet_place(self.request.headers.get("last-event-id", ""), self.request.url.params.get_list("after"))
         self._answered = self.request  # the one whose answer is the stream
         self._first = self.request.url
         self._acks: Acks | None = None  # of a connection that credit was granted on
-        self._told_at = self._first
+        self._home: httpx.URL | None = None  # where the stream is told of, if its answer named an address of its origin
         self._tasks: anyio.abc.TaskGroup | None = None  # where a task of an event loop tells them
         self._telling: anyio.CancelScope | None = None  # of that task
         self._extensions = self.request.extensions
@@ -141,7 +144,7 @@ class Exchange:
         )
         self.head.came(self.state.limits.silence if is_stream else self.state.limits.first_byte)
         if is_stream:
-            self._may_tell(response)
+            self._found(response)
         return is_stream
 
     def redirected(self, response: httpx.Response) -> bool:
@@ -189,7 +192,7 @@ class Exchange:
         goes_on = self.state.reopen(response.status_code, response.headers, version, accept, now)
         self.head.came(self.state.limits.silence if goes_on else self.state.limits.first_byte)
         if goes_on:
-            self._may_tell(response)
+            self._found(response)
 
     def _keys(self, asked: str) -> str:
         """What a request asks for beside the version; `asked` is its Accept-Encoding."""
@@ -198,17 +201,21 @@ class Exchange:
 
     # ---- credit -------------------------------------------------------------------------------
 
-    def _may_tell(self, response: httpx.Response) -> None:
-        """Note whom to tell how far this connection has come; nobody, where the server grants no credit on it."""
+    def _found(self, response: httpx.Response) -> None:
+        """Note where to cancel the stream, and whom to tell how far this connection has come: nobody, where the server
+        grants no credit on it."""
         self.told_all()
         promise, at = parse_answer(response.headers.get("streamguard")), self.state.cursor
-        if self._credit is None or promise is None or not promise.credit or at is None:
+        if promise is None or promise.resume is None:
             return
-        if promise.resume is None or promise.reader is None:
+        try:
+            address = response.request.url.join(promise.resume)
+        except (httpx.InvalidURL, ValueError):
             return
-        address = response.request.url.join(promise.resume)
-        if same_origin(response.request.url, address):
-            self._told_at = address
+        if not same_origin(response.request.url, address):
+            return
+        self._home = address
+        if self._credit is not None and promise.credit and promise.reader is not None and at is not None:
             self._acks = Acks(promise.reader, promise.credit, at)
 
     @asynccontextmanager
@@ -262,33 +269,61 @@ class Exchange:
         """Seconds that telling may wait for a connection."""
         return min(_TOLD, self.state.limits.connect or _TOLD)
 
-    def _post_of(self, body: bytes, trace: Any) -> httpx.Request:
+    def cancelling(self) -> httpx.Request:
+        """The request that has the server end the stream. Raises LocalProtocolError where nothing says whom to ask."""
+        if self._home is None or self.state.cursor is None:
+            raise LocalProtocolError(
+                "the answer names no address to cancel it at: leave its `with` block, which ends its connection"
+            )
+        return self._beside("DELETE", None, self._extensions.get("trace"))
+
+    def _beside(self, method: str, body: bytes | None, trace: Any) -> httpx.Request:
+        """A request about the stream, of another connection."""
         at = self.state.cursor
         headers, cookies = self._again()
         headers["Streamguard-Stream"] = at.sid if at is not None else ""
-        headers["Content-Type"] = "application/json"
+        if body is not None:
+            headers["Content-Type"] = "application/json"
         headers["Accept-Encoding"] = "identity"  # a refusal's code is read without decompressing
         patience = self._patience
         timeout = {"connect": patience, "pool": patience, "write": _TOLD, "read": _TOLD}
         extensions = {**self._extensions, "timeout": timeout, "trace": trace}
-        return httpx.Request(
-            "POST", self._told_at, headers=headers, cookies=cookies, content=body, extensions=extensions
-        )
+        url = self._first if self._home is None else self._home
+        return httpx.Request(method, url, headers=headers, cookies=cookies, content=body, extensions=extensions)
 
-    async def _post(self, body: bytes) -> Outcome:
+    async def ask(self, request: httpx.Request) -> tuple[httpx.Response, bytes]:
+        """The answer to a request about the stream, and its body, to its end, so that its connection can be used again;
+        of a long one the beginning."""
         client, said = self._client, b""
         assert isinstance(client, httpx.AsyncClient)
-        request = self._post_of(body, self._extensions.get("trace"))
-        request.stream = _Body(body)
+        request.stream = _Body(request.content)
+        response = await client.send(request, stream=True, auth=self.auth, follow_redirects=False)
         try:
-            response = await client.send(request, stream=True, auth=self.auth, follow_redirects=False)
-            try:
-                async for piece in response.aiter_raw():  # to its end, so that its connection can be used again
-                    said += piece
-                    if len(said) > MAX_REFUSAL:
-                        break
-            finally:
-                await response.aclose()
+            async for piece in response.aiter_raw():
+                said += piece
+                if len(said) > MAX_REFUSAL:
+                    break
+        finally:
+            await response.aclose()
+        return response, said
+
+    def ask_sync(self, request: httpx.Request) -> tuple[httpx.Response, bytes]:
+        """The same without `await`."""
+        client, said = self._client, b""
+        assert isinstance(client, httpx.Client)
+        response = client.send(request, stream=True, auth=self.auth, follow_redirects=False)
+        try:
+            for piece in response.iter_raw():
+                said += piece
+                if len(said) > MAX_REFUSAL:
+                    break
+        finally:
+            response.close()
+        return response, said
+
+    async def _post(self, body: bytes) -> Outcome:
+        try:
+            response, said = await self.ask(self._beside("POST", body, self._extensions.get("trace")))
         except httpx.PoolTimeout:
             return "no place"
         except Exception:  # whatever it is, the answer itself is not harmed
@@ -296,18 +331,8 @@ class Exchange:
         return outcome_of(response.status_code, said)
 
     def _post_sync(self, over: Event, body: bytes) -> Outcome:
-        client, said = self._client, b""
-        assert isinstance(client, httpx.Client)
-        request = self._post_of(body, _until(over, self._extensions.get("trace")))
         try:
-            response = client.send(request, stream=True, auth=self.auth, follow_redirects=False)
-            try:
-                for piece in response.iter_raw():
-                    said += piece
-                    if len(said) > MAX_REFUSAL:
-                        break
-            finally:
-                response.close()
+            response, said = self.ask_sync(self._beside("POST", body, _until(over, self._extensions.get("trace"))))
         except httpx.PoolTimeout:
             return "no place"
         except Exception:

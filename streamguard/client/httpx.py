@@ -1,6 +1,6 @@
 """`stream` and `stream_sync`: drivers of `AnswerState` over httpx, async and sync.
 
-All that both drivers share stands in front and in `exchange`; the drivers are the same few steps twice,
+All that both drivers share stands in `known` and in `exchange`; the drivers are the same few steps twice,
 with and without `await`. Bytes are taken raw and decompressed in `body`. Whatever happens, the response is
 closed when the context ends, and with it the connection, unless the answer was read to its end; a resume
 closes the response before it first.
@@ -19,63 +19,17 @@ import httpx
 from typing_extensions import Unpack
 
 from streamguard.client.answer import LINGER, AnswerState
-from streamguard.client.body import Body, coding_of, may_be_read
-from streamguard.client.exchange import CUT, MISSED, Exchange
+from streamguard.client.exchange import MISSED, Exchange
 from streamguard.client.iteration import Iterations, SyncIterations, async_only, sync_only
+from streamguard.client.known import AnswerBase, was_cancelled
 from streamguard.client.limits import LIMITS, ReaderLimits
 from streamguard.client.request import RequestOptions, vet_call
 from streamguard.client.resume import Attempt, ResumePolicy
 from streamguard.core.dialect import Dialect
-from streamguard.core.receipt import AnswerFrame, Receipt
+from streamguard.core.receipt import AnswerFrame
 from streamguard.core.wire import MAX_FRAME
 
 __all__ = ["Answer", "RequestOptions", "SyncAnswer", "stream", "stream_sync"]
-
-
-class _AnswerBase:
-    """What is known of an answer, the same for both drivers."""
-
-    def __init__(self, exchange: Exchange, response: httpx.Response) -> None:
-        self._state = exchange.state
-        self._exchange = exchange
-        self.response = response
-        self._take(response)
-
-    def _take(self, response: httpx.Response) -> None:
-        """Read from `response` from now on."""
-        self._live = response
-        coding = coding_of(response.headers.get("content-encoding", ""))
-        # A body that was read before is in memory, decompressed; only httpx can give it again.
-        self._body = Body("identity" if response.is_stream_consumed else coding)
-        asked = may_be_read(coding, response.request.headers.get("accept-encoding", ""))
-        self._raw = not response.is_stream_consumed and (self._body.own or not asked)
-
-    @property
-    def receipt(self) -> Receipt:
-        """What is known so far; final once the answer was read to its end."""
-        return self._state.receipt
-
-    @property
-    def received(self) -> str:
-        """The text handed out so far."""
-        return self._state.received
-
-    @property
-    def _own_connection(self) -> bool:
-        """Whether a connection carries this answer and no other: not in memory, and not HTTP/2, which
-        keeps its connection whatever becomes of a stream, and loses all of them by one's timeout."""
-        return "network_stream" in self._live.extensions and self._live.http_version.startswith("HTTP/1")
-
-    def _broken(self, exc: BaseException, began: float) -> None:
-        """What an error of a read means. Raises what is none of the connection's."""
-        if isinstance(exc, httpx.TimeoutException):
-            self._state.silent(began, monotonic(), exc)
-        elif isinstance(exc, CUT):
-            self._state.end(began, monotonic(), clean=False, cause=exc)
-        else:
-            # A cancelled read leaves httpx's generator finished: asked again, it would end as if in order.
-            self._state.close()
-            raise exc
 
 
 # ---- async ------------------------------------------------------------------------------------
@@ -155,7 +109,7 @@ async def _open(client: httpx.AsyncClient, exchange: Exchange) -> Answer:
         return answer
 
 
-class Answer(_AnswerBase, Iterations):
+class Answer(AnswerBase, Iterations):
     """An answer as it comes. Each iteration hands out all that is good, then ends or raises.
 
     It ends only if the answer is COMPLETE, or UNVERIFIED with a proven end; otherwise it raises
@@ -179,6 +133,15 @@ class Answer(_AnswerBase, Iterations):
         while await self._next() is not None:
             pass
         return self._state.whole()
+
+    async def cancel(self) -> bool:
+        """Have the server end the stream, over a connection beside this one; whether it did: False where it ended
+        otherwise before, or nobody there has it. What it had sent still comes, then FailedStream, `cancelled`.
+
+        Raises LocalProtocolError where the answer names no address for that (of its own origin): to leave its context
+        ends its connection. UnexpectedResponse where the server refuses; httpx's own errors where it is not reached.
+        """
+        return was_cancelled(*await self._exchange.ask(self._exchange.cancelling()))
 
     async def aclose(self) -> None:
         """Close the response; the context does."""
@@ -317,7 +280,7 @@ def _open_sync(client: httpx.Client, exchange: Exchange) -> SyncAnswer:
         return answer
 
 
-class SyncAnswer(_AnswerBase, SyncIterations):
+class SyncAnswer(AnswerBase, SyncIterations):
     """`Answer` without `await`."""
 
     def __init__(self, client: httpx.Client, exchange: Exchange, response: httpx.Response) -> None:
@@ -333,6 +296,10 @@ class SyncAnswer(_AnswerBase, SyncIterations):
         while self._next() is not None:
             pass
         return self._state.whole()
+
+    def cancel(self) -> bool:
+        """Have the server end the stream, as `Answer.cancel` does. From any thread."""
+        return was_cancelled(*self._exchange.ask_sync(self._exchange.cancelling()))
 
     def close(self) -> None:
         """Close the response; the context does."""

@@ -317,16 +317,17 @@ class VerdictError(RemoteProtocolError):
 
 
 class TruncatedStream(VerdictError):
-    """The bytes ended before the terminal frame."""
+    """The bytes ended before the terminal frame. `frames` is how many events came where none has a cursor."""
 
-    def __init__(self, *, cursor: Cursor | None = None, received: str = "", detail: str = "") -> None:
+    def __init__(self, *, cursor: Cursor | None = None, received: str = "", detail: str = "", frames: int = 0) -> None:
         self.detail = detail
-        where = f"after {cursor}" if cursor else "before any verified frame"
-        super().__init__(
-            f"the stream ended {where} without its terminal frame" + (f": {detail}" if detail else ""),
-            cursor=cursor,
-            received=received,
-        )
+        self.frames = frames
+        if cursor is None and frames:
+            where = f"after {frames} event{'s' if frames > 1 else ''} without its end marker"
+        else:
+            where = f"{f'after {cursor}' if cursor else 'before any verified frame'} without its terminal frame"
+        why = f": {detail}" if detail else ""
+        super().__init__(f"the stream ended {where}{why}", cursor=cursor, received=received)
 
     def explained(self, detail: str) -> TruncatedStream:
         """This error, whose message says more now: what is known where its bytes came from."""
@@ -382,7 +383,8 @@ class FailedStream(VerdictError):
         self.status = status
         self.failure = failure
         self.code = failure.code if failure else None
-        why = f": {failure.code}: {failure.message}" if failure else ""
+        code = "" if failure is None or failure.code == status else f": {failure.code}"  # else it is said twice
+        why = f"{code}: {failure.message}" if failure else ""
         super().__init__(f"the stream ended as {status!r}{why}", cursor=cursor, received=received)
 
 

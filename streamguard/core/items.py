@@ -58,17 +58,27 @@ def tool_call(id: str, name: str, arguments: str) -> Block:
     return Block("tool_call", {"id": id, "name": name, "arguments": arguments})
 
 
+def _data(instance: Event, attribute: object, value: Any) -> None:
+    if not isinstance(value, str):
+        raise TypeError(f"Event.data is text: json.dumps it; not {shown(value)}")
+
+
+def _text_or_none(instance: Event, attribute: attrs.Attribute[Any], value: Any) -> None:
+    if value is not None and not isinstance(value, str):
+        raise TypeError(f"Event.{attribute.name} is text or None, not {shown(value)}")
+
+
 @attrs.frozen
 class Event:
     """An event that is already serialised, as a provider sent it.
 
     `data` is the event's data with lines joined by LF; `event` its name (None: unnamed); `id` its
-    own id, which is carried and not verified.
+    own id, which is carried and not verified. Raises TypeError for a field that is no text.
     """
 
-    data: str
-    event: str | None = None
-    id: str | None = None
+    data: str = attrs.field(validator=_data)
+    event: str | None = attrs.field(default=None, validator=_text_or_none)
+    id: str | None = attrs.field(default=None, validator=_text_or_none)
 
 
 def _reason(instance: Finish, attribute: object, value: Any) -> None:

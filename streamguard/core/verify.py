@@ -352,7 +352,7 @@ class StreamVerifier:
         self.proved_by = self.reader.proof(clean)
         self._read_reader()
         if self.proved_by is None and self.failure is None:
-            raise TruncatedStream(detail=detail)
+            raise TruncatedStream(detail=detail, frames=self.frames)
         self.failure = self.reader.judge()
         if self.failure is not None:
             raise FailedStream("failed", self.failure)

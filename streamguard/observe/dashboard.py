@@ -105,6 +105,18 @@ PANELS: Final = (
         ),
         "Bps",
     ),
+    Panel(
+        "A token's way, where it is sampled",
+        "token",
+        (
+            (
+                f"sum by (leg) (rate(streamguard_token_leg_seconds_sum{_WINDOW})) "
+                f"/ sum by (leg) (rate(streamguard_token_leg_seconds_count{_WINDOW}))",
+                "{{leg}}",
+            ),
+        ),
+        "s",
+    ),
     Panel("From sending to acknowledgement", "token", _quantiles("streamguard_ack_rtt_seconds"), "s"),
     Panel(
         "Acknowledged, replayed, lost",

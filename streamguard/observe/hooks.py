@@ -24,6 +24,7 @@ from __future__ import annotations
 import inspect
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Mapping
+from contextvars import Context
 from typing import Any, Final, Literal
 
 import attrs
@@ -31,6 +32,7 @@ import attrs
 from streamguard.core.arguments import shown
 from streamguard.core.cursor import Cursor
 from streamguard.core.errors import Failure
+from streamguard.observe.stream import Part, RequestLabels, Sampled, StreamDetails
 
 __all__ = [
     "AbortNotCarried",
@@ -50,6 +52,7 @@ __all__ = [
     "Refused",
     "RequestLabels",
     "Resumed",
+    "Sampled",
     "SourceClosed",
     "Stalled",
     "StreamDetails",
@@ -61,7 +64,6 @@ __all__ = [
 logger = logging.getLogger("streamguard")
 
 Delivered = Literal["yes", "no", "unknown"]
-Part = Literal["direct", "producer", "reader"]
 
 
 @attrs.frozen
@@ -103,42 +105,6 @@ OnEnd = Callable[[Outcome], Awaitable[None] | None]
 
 
 # ---- events -----------------------------------------------------------------------------------
-
-
-@attrs.frozen
-class RequestLabels:
-    """What a request is called elsewhere: `X-Request-ID`, the `traceparent` of W3C Trace Context, and the route's own
-    path where the framework tells it; never the address as it came, which may hold names."""
-
-    request_id: str | None = None
-    traceparent: str | None = None
-    route: str | None = None
-
-    @property
-    def trace_id(self) -> str | None:
-        """The trace's id, 32 hexadecimal digits; None where the request has no trace, or not a well-formed one."""
-        parts = (self.traceparent or "").split("-")
-        found = parts[1] if len(parts) >= 4 else ""
-        good = len(found) == 32 and set(found) <= set("0123456789abcdef") and found.strip("0") != ""
-        return found if good else None
-
-
-@attrs.frozen(eq=False)
-class StreamDetails:
-    """One part of a stream, from its start: the same object in all its events.
-
-    `part`: `direct` is a stream without a log, whose source feeds its one connection; `producer` generates into a log,
-    and `reader` is a connection that reads there. `name` is the first eight characters of the stream's id, as in the
-    log; the whole would grant access. `started` is on the stream's clock, `wall` in seconds since 1970. `hop` is what
-    is known to hide from the reader that its connection was aborted (see AbortNotCarried); None where nothing is.
-    """
-
-    part: Part
-    name: str
-    labels: RequestLabels
-    started: float
-    wall: float
-    hop: str | None = None
 
 
 @attrs.frozen
@@ -308,11 +274,24 @@ class Closed:
 
 
 class Observer:
-    """What is told of streams: derive from it, and write the hooks that you need. None of these does anything."""
+    """What is told of streams: derive from it, and write the hooks that you need. None of these does anything.
+
+    One token in `every` is timed on its way, for `sampled`; 0 is none, and costs nothing.
+    """
+
+    every: int = 0
 
     def attached(self, source: Any) -> None:
         """Something that says what the application does now was given to this observer: an Admission (`waiting`,
         `detached`), or what drains (`ready`). It may come again."""
+
+    def began(self, labels: RequestLabels) -> str | None:
+        """A stream in a log is about to be made. What this answers is kept with it there, and is the `origin` of all
+        its parts, also where another process goes on with it: a `traceparent`, which must grant nobody anything."""
+
+    def entered(self, stream: StreamDetails) -> None:
+        """Called in the context that the source runs in, before it begins: what is set in a context variable here is
+        seen by the source, and by what that calls. For one with a thread of its own in both contexts."""
 
     def opened(self, event: Opened) -> None: ...
     def first_frame(self, event: FirstFrame) -> None: ...
@@ -324,6 +303,7 @@ class Observer:
     def terminal(self, event: Terminal) -> None: ...
     def acknowledged(self, event: Acknowledged) -> None: ...
     def reader_gone(self, event: ReaderGone) -> None: ...
+    def sampled(self, event: Sampled) -> None: ...
     def source_closed(self, event: SourceClosed) -> None: ...
     def refused(self, event: Refused) -> None: ...
     def abort_not_carried(self, event: AbortNotCarried) -> None: ...
@@ -341,6 +321,7 @@ _HOOKS: Final[dict[type, str]] = {
     Terminal: "terminal",
     Acknowledged: "acknowledged",
     ReaderGone: "reader_gone",
+    Sampled: "sampled",
     SourceClosed: "source_closed",
     Refused: "refused",
     AbortNotCarried: "abort_not_carried",
@@ -354,7 +335,8 @@ class Observers:
     def __init__(self, members: Iterable[Observer]) -> None:
         self.members = tuple(dict.fromkeys(members))
         self._hooks = {kind: self._those_of(name) for kind, name in _HOOKS.items()}
-        self._attached = self._those_of("attached")
+        self._attached, self._began, self._entered = map(self._those_of, ("attached", "began", "entered"))
+        self.every = min((each.every for each in self.members if each.every > 0), default=0)
         self._told: set[Callable[[Any], object]] = set()  # hooks that raised, and were logged
 
     def _those_of(self, name: str) -> list[Callable[[Any], object]]:
@@ -367,24 +349,38 @@ class Observers:
 
     def tell(self, event: Any) -> None:
         """Tell all of an event. Raises nothing but what ends the program."""
-        self._call(self._hooks[type(event)], event)
+        for hook in self._hooks[type(event)]:
+            self._call(hook, event)
 
     def attach(self, *sources: Any) -> None:
         """Tell all where to ask what the application does now. None is nothing."""
         for source in sources:
-            if source is not None:
-                self._call(self._attached, source)
+            for hook in self._attached if source is not None else ():
+                self._call(hook, source)
 
-    def _call(self, hooks: list[Callable[[Any], object]], argument: Any) -> None:
-        for hook in hooks:
-            try:
-                hook(argument)
-            except (KeyboardInterrupt, SystemExit):
-                raise
-            except BaseException:  # a cancellation that a hook makes up must not pass for the stream's own
-                if hook not in self._told:
-                    self._told.add(hook)
-                    logger.exception("an observer raised, which is logged this once: %s", shown(hook))
+    def began(self, labels: RequestLabels) -> str | None:
+        """The origin of a stream that is about to be made: the first that any of them answers."""
+        answers = [self._call(hook, labels) for hook in self._began]
+        return next((answer for answer in answers if isinstance(answer, str)), None)
+
+    def enter(self, stream: StreamDetails, context: Context | None) -> None:
+        """Tell all that the source runs in the current context; in `context`, if given."""
+        for hook in self._entered:
+            if context is None:
+                self._call(hook, stream)
+            else:
+                context.run(self._call, hook, stream)
+
+    def _call(self, hook: Callable[[Any], object], argument: Any) -> object:
+        try:
+            return hook(argument)
+        except (KeyboardInterrupt, SystemExit):
+            raise
+        except BaseException:  # a cancellation that a hook makes up must not pass for the stream's own
+            if hook not in self._told:
+                self._told.add(hook)
+                logger.exception("an observer raised, which is logged this once: %s", shown(hook))
+        return None
 
 
 def observers_of(value: Any) -> Observers | None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from streamguard.core.arguments import require_whole_number
 from streamguard.observe.hooks import (
     AbortNotCarried,
     Acknowledged,
@@ -20,6 +21,7 @@ from streamguard.observe.hooks import (
     ReaderGone,
     Refused,
     Resumed,
+    Sampled,
     SourceClosed,
     Stalled,
     TakenOver,
@@ -31,9 +33,11 @@ __all__ = ["Measures"]
 
 
 class Measures(Observer):
-    """All metrics, moved by events."""
+    """All metrics, moved by events. One token in `every` is timed on its way, for `token_leg_seconds`; 0: none."""
 
-    def __init__(self) -> None:
+    def __init__(self, every: int = 0) -> None:
+        require_whole_number("every", every, 0)
+        self.every = every
         self.surroundings = Surroundings()
 
     def add(self, name: str, amount: float, *labels: str) -> None:
@@ -99,6 +103,10 @@ class Measures(Observer):
         self.add("acknowledgements_total", 1)
         if event.rtt is not None:
             self.record("ack_rtt_seconds", event.rtt)
+
+    def sampled(self, event: Sampled) -> None:
+        for leg, seconds in event.legs.items():
+            self.record("token_leg_seconds", seconds, leg)
 
     def reader_gone(self, event: ReaderGone) -> None:
         self.add("readers_gone_total", 1, event.stream.part, bounded(event.cause, CAUSES))

@@ -37,6 +37,8 @@ REFUSALS: Final = (
     "not_json", "shutdown", "too_large", "trimmed", "unknown_stream", "waited_too_long", "weak_key", OWN,
 )  # fmt: skip
 
+LEGS: Final = ("generated", "buffered", "held", "encoded", "appended", "sent")
+
 _QUICK: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5)
 _FIRST: Final = (0.05, 0.1, 0.2, 0.4, 0.8, 1.5, 3.0, 6.0, 12.0, 25.0, 60.0)
 _LONG: Final = (0.1, 0.5, 1.0, 2.5, 5.0, 10.0, 20.0, 30.0, 60.0, 120.0, 300.0, 600.0)
@@ -128,6 +130,11 @@ _ALL: Final = (
     Metric("sent_bytes_total", "counter", "token", "Bytes of bodies, as sent.", _PART, "bytes", known=True),
     Metric("ack_rtt_seconds", "histogram", "token", "From the sending of a frame to its acknowledgement.",
            unit="seconds", buckets=_QUICK),
+    Metric(
+        "token_leg_seconds", "histogram", "token",
+        "The way of the tokens that are sampled (`every=`), by leg: where the most of it is, is what to change.",
+        {"leg": LEGS}, "seconds", _QUICK,
+    ),
     Metric("acknowledgements_total", "counter", "token", "Acknowledgements that were news.", known=True),
     Metric(
         "frames_replayed_total", "counter", "token",

@@ -30,10 +30,10 @@ CONTENT_TYPE = CONTENT_TYPE_LATEST
 
 class Prometheus(Measures):
     """An observer that keeps every metric of `METRICS` in `registry`. Raises ValueError where that has them already:
-    one is enough for a process."""
+    one is enough for a process. One token in `every` is timed on its way (`token_leg_seconds`); 0: none."""
 
-    def __init__(self, registry: CollectorRegistry = REGISTRY) -> None:
-        super().__init__()
+    def __init__(self, registry: CollectorRegistry = REGISTRY, *, every: int = 0) -> None:
+        super().__init__(every)
         self.registry = registry
         self._folder = os.environ.get("PROMETHEUS_MULTIPROC_DIR")
         self._kept: dict[str, Any] = {name: _made(metric, registry) for name, metric in METRICS.items()}

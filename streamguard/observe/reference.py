@@ -13,7 +13,8 @@ __all__ = ["reference"]
 _HEAD = f"""# Metrics
 
 All that [`streamguard.observe.prometheus`](../how-to/watch-with-prometheus.md) keeps, and all that its alerts say. This
-page is made by `python -m streamguard.observe reference`.
+page is made by `python -m streamguard.observe reference`. [OpenTelemetry](../how-to/trace-with-opentelemetry.md) is
+given the same, by names of which an exporter makes these.
 
 A stream without a log is one part, `direct`. A stream in a log has a part that generates, `producer`, and a `reader`
 for each connection that reads it. Labels have no other values than those below: `{OWN}` stands for every code that the

@@ -7,7 +7,7 @@ own task, because a generator that waits at a `yield` may hold scopes of its own
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterable, AsyncIterator
+from collections.abc import AsyncIterable, AsyncIterator, Callable
 from time import monotonic
 
 import anyio
@@ -45,6 +45,10 @@ class AheadIterator:
             await self._tasks.__aenter__()
             self._tasks.start_soon(self._run)
         return await self._hand_over.take()
+
+    def tell_buffer(self, told: Callable[[HandOver], object]) -> None:
+        """Give `told` the buffer that all items go through."""
+        told(self._hand_over)
 
     async def aclose(self) -> None:
         """Stop the source, and wait until its task has closed it. Raises what closing raises."""

@@ -83,7 +83,7 @@ class BlockingDriver:
     ) -> None:
         self.outcome: Outcome | None = None
         self._source = source
-        self._stage = stage
+        self._stage: Stage[bytes] = seen.timed(stage, None)[0]
         self._timing = timing
         self._clock = timing.clock
         self._abort = abort

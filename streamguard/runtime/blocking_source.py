@@ -27,8 +27,10 @@ from streamguard.runtime.buffer import Buffer, HandOver
 from streamguard.runtime.closing import close_sync
 from streamguard.runtime.inline import InlineSteps
 from streamguard.runtime.loopthread import loop_thread
+from streamguard.runtime.seen import Unseen
 from streamguard.runtime.source import TokenSource
 from streamguard.runtime.threads import SourceThread
+from streamguard.runtime.timed import TokenTimer
 
 __all__ = ["LOOK", "BlockingSource", "Quiet"]
 
@@ -139,6 +141,7 @@ class BlockingSource:
 
     def __init__(self, source: TokenSource, bounds: Buffer | None, *, inline: bool = False) -> None:
         self.watch: Callable[[], object] = _nothing
+        self._timer: TokenTimer | None = None  # of a stream whose tokens are sampled
         self._source = source
         self._inline = inline
         self._hand_over = _BlockingHandOver(bounds or Buffer())
@@ -151,11 +154,18 @@ class BlockingSource:
         self.next = self._hand_over.next  # once it is started
         self.interrupt = self._hand_over.interrupt
 
+    def begins(self, seen: Unseen) -> None:
+        """Its stream has begun, of which `seen` tells."""
+        self._timer = seen.timer
+        seen.entered(self._source, task=False)
+
     def start(self) -> None:
         """Begin to take items. Raises as `TokenSource.open` does."""
         self._start(self._pump)
         if self._steps is not None:
             self.next, self._ticked = self._steps.next, self
+        if self._timer is not None:
+            self.next = self._timer.asked(self.next)  # type: ignore[assignment]
         _clock_of(os.getpid()).add(self._ticked)
 
     def tick(self) -> None:
@@ -194,10 +204,13 @@ class BlockingSource:
             raise
         if opened is not None and self._inline:
             self._steps = InlineSteps(*opened)
-        elif opened is not None:
+            return
+        if self._timer is not None:
+            self._timer.buffered(self._hand_over)
+        if opened is not None:
             self._begin(*opened)
         else:
-            self._task = loop_thread().start(other)
+            self._task = self._source.context.run(loop_thread().start, other)
 
     def _begin(self, iterable: Iterable[Item], context: contextvars.Context) -> None:
         thread = SourceThread(iterable, self._hand_over, self._over.set)

@@ -158,6 +158,11 @@ class HandOver:
         return self._size_items, self._size_bytes
 
     @property
+    def taken(self) -> int:
+        """Items that were put and taken."""
+        return self._taken
+
+    @property
     def waiting(self) -> tuple[int, int]:
         """Items and bytes that were put and not taken."""
         return self._put - self._taken, self._put_bytes - self._taken_bytes

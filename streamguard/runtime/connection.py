@@ -173,6 +173,8 @@ class Connection(Generic[T]):
         self.over = self.aborted = True
         try:
             await self._sink.abort()
+        except OSError as exc:  # the reader hung up first: there is no clean end to be taken for one
+            logger.info("the connection of a stream was gone before it could be aborted: %r", exc)
         except Exception as exc:
             logger.warning("the transport could not abort a stream: %r", exc)
 

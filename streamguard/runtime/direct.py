@@ -62,13 +62,13 @@ class DirectDriver(Generic[T]):
         on_first: Callable[[Item], None] | None = None,
         seen: Unseen = UNSEEN,
     ) -> None:
+        stage, sink = seen.timed(stage, sink)
         self.source = source
         self.stage: Stage[T] = stage
         self.sink: Sink[T] = sink
         self.timing = timing
         self.outcome: Outcome | None = None
-        self._on_end = on_end
-        self._on_first = on_first
+        self._on_end, self._on_first = on_end, on_first
         self._seen = seen
         self._request_id = request_id
         self._clock = timing.clock
@@ -196,6 +196,7 @@ class DirectDriver(Generic[T]):
     async def _whole(self, tasks: anyio.CancelScope) -> None:
         """The driver's task: all of the stream, whatever comes. It ends the waiting of the one that serves."""
         self._inside = OutsideCancellation()
+        self._seen.entered(self.source)
         try:
             async with anyio.create_task_group() as watchers:  # over before what follows: it writes, too
                 watchers.start_soon(self._watch.run, self._abandon)

@@ -13,18 +13,24 @@ from streamguard.core.dialect import Dialect, dialect_named
 from streamguard.core.framing import FramedEncoder
 from streamguard.log.base import StreamInfo, StreamState
 
-__all__ = ["FIXED", "OWN", "dialect_of", "encoder_of_an_end", "negotiated", "own_options"]
+__all__ = ["FIXED", "OWN", "dialect_of", "encoder_of_an_end", "fixed", "negotiated", "origin_of", "own_options"]
 
 logger = logging.getLogger("streamguard")
 
 OWN: Final = "streamguard"  # how it is served
-FIXED: Final = "streamguard.encoder"  # what another encoder needs to go on with it
+FIXED: Final = "streamguard.encoder"  # what another encoder needs to go on with it, and the origin for observers
 
 
 def own_options(info: StreamInfo, name: str = OWN) -> Mapping[str, Any]:
     """What the library itself has put among a stream's options."""
     found = info.options.get(name)
     return found if isinstance(found, Mapping) else {}
+
+
+def fixed(settings: Mapping[str, Any], origin: str | None, *, negotiated: bool) -> dict[str, Any]:
+    """What is noted of a stream that begins; `settings` are its dialect's."""
+    noted = {"dialect": settings, "negotiated": negotiated}
+    return {FIXED: noted if origin is None else {**noted, "origin": origin}}
 
 
 def dialect_of(dialect: Dialect, info: StreamInfo) -> Dialect:
@@ -36,6 +42,12 @@ def dialect_of(dialect: Dialect, info: StreamInfo) -> Dialect:
 def negotiated(info: StreamInfo) -> bool:
     """Whether its first reader verifies."""
     return bool(own_options(info, FIXED).get("negotiated"))
+
+
+def origin_of(info: StreamInfo) -> str | None:
+    """What observers answered when it began; None where nobody did."""
+    found = own_options(info, FIXED).get("origin")
+    return found if isinstance(found, str) else None
 
 
 def encoder_of_an_end(state: StreamState, dialect: Dialect | None) -> FramedEncoder:

@@ -244,15 +244,17 @@ class Producer:
         on_end: OnEnd | None = None,
         observers: Observers | None = None,
         labels: RequestLabels = NO_LABELS,
+        origin: str | None = None,
     ) -> None:
         since = timing.clock() if renewed is None else renewed
         self.sink = LogSink(log, lease, encoder.cursor, timing.clock, renewed=since, patience=patience)
         self.lease = lease
+        self.origin = origin  # see `Observer.began`
         self.on_read: Callable[[], None] = _nobody  # called when a reader elsewhere says that it is there
         self._clock = timing.clock
         quiet = attrs.evolve(timing, heartbeat=None, write=None, peek=0.0, linger=0.0)
         stage = LoggedStage(policy, encoder, fields=self.sink.takes_fields)
-        self.seen = seen_by(observers, stage, timing.clock, labels)
+        self.seen = seen_by(observers, stage, timing.clock, labels, origin=origin)
         if observers is not None:
             self.sink.time_appends()
             self.seen.own = self._own

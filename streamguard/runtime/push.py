@@ -97,6 +97,10 @@ class PushSource:
             raise refused
         self._end(failure, None)
 
+    def tell_buffer(self, told: Callable[[HandOver], object]) -> None:
+        """Give `told` the buffer that all items go through."""
+        told(self._hand_over)
+
     @property
     def ended(self) -> bool:
         """Whether `finish` or `fail` was called, or more was put than it holds."""

@@ -29,14 +29,18 @@ from streamguard.observe.hooks import (
     ReaderGone,
     RequestLabels,
     Resumed,
+    Sampled,
     SourceClosed,
     Stalled,
     StreamDetails,
     TakenOver,
     Terminal,
 )
+from streamguard.observe.stream import Leg
 from streamguard.runtime.pressure import LoopMeter, loop_meter
-from streamguard.runtime.sink import Stage
+from streamguard.runtime.sink import Sink, Stage
+from streamguard.runtime.source import TokenSource
+from streamguard.runtime.timed import TimedSink, TimedStage, TokenTimer
 from streamguard.runtime.wakeup import in_loop
 
 __all__ = ["NO_LABELS", "UNSEEN", "Seen", "Unseen", "labels_of", "seen_by", "tell_sealed"]
@@ -54,8 +58,17 @@ class Unseen:
     missing: Callable[[], int]
     own: Callable[[Outcome], Outcome]
 
+    timer: TokenTimer | None = None  # of one whose tokens are sampled
+
+    def timed(self, stage: Stage[Any], sink: Sink[Any] | None) -> tuple[Any, Any]:
+        """What the driver is to drive, and where to; None where that is who asks it."""
+        return stage, sink
+
     def opened(self) -> None:
         """It begins."""
+
+    def entered(self, source: TokenSource, *, task: bool = True) -> None:
+        """The source is about to begin; in this `task`, or in its own context only."""
 
     def attended(self, now: float) -> bool:
         """The driver has an item in hand. False as long as the next one is wanted too."""
@@ -102,6 +115,7 @@ class Seen(Unseen):
         clock: Callable[[], float],
         labels: RequestLabels = NO_LABELS,
         hop: str | None = None,
+        origin: str | None = None,
     ) -> None:
         part: Part | Literal[""] = getattr(stage, "part", "")
         cursor = stage.cursor
@@ -109,6 +123,7 @@ class Seen(Unseen):
         self.missing = lambda: 0
         self.own = lambda outcome: outcome
         self._tell: Callable[[Any], None] = observers.tell
+        self._enter = observers.enter
         self._stage = stage
         self._inner: Any = getattr(stage, "inner", stage)
         self._clock = clock
@@ -120,7 +135,25 @@ class Seen(Unseen):
         self._first = self._abandoned = False
         self._before: list[Resumed | TakenOver] | None = []  # what is told once it is open; None from then on
         self._meter: LoopMeter | None = None
-        self.stream = StreamDetails(part or "direct", cursor.sid[:8], labels, now, time.time(), hop)
+        self.stream = StreamDetails(part or "direct", cursor.sid[:8], labels, now, time.time(), hop, origin)
+        if observers.every:
+            self.timer = TokenTimer(observers.every, self.stream.part, clock, self._sampled)
+
+    def timed(self, stage: Stage[Any], sink: Sink[Any] | None) -> tuple[Any, Any]:
+        timer = self.timer
+        if timer is None:
+            return stage, sink
+        return TimedStage(stage, timer), None if sink is None else TimedSink(sink, timer)
+
+    def _sampled(self, legs: Mapping[Leg, float]) -> None:
+        self._tell(Sampled(self.stream, self._clock(), legs))
+
+    def entered(self, source: TokenSource, *, task: bool = True) -> None:
+        if task:
+            self._enter(self.stream, None)
+        self._enter(self.stream, source.context)
+        if self.timer is not None and task:
+            source.on_buffer = self.timer.buffered
 
     def opened(self) -> None:
         if in_loop():
@@ -160,6 +193,8 @@ class Seen(Unseen):
         return None if self._meter is None else self._meter.look(now).lag
 
     def blocked(self, by: Literal["transport", "credit", "lead"], seconds: float) -> None:
+        if by == "lead" and self.timer is not None:
+            self.timer.excused += seconds  # an append waits for it, too
         self._tell(Blocked(self.stream, self._clock(), by, seconds))
 
     def stalled(self, silent: float) -> None:
@@ -224,19 +259,22 @@ def seen_by(
     clock: Callable[[], float],
     labels: RequestLabels = NO_LABELS,
     hop: str | None = None,
+    origin: str | None = None,
 ) -> Unseen:
     """What a driver tells: UNSEEN where nobody observes."""
-    return UNSEEN if observers is None else Seen(observers, stage, clock, labels, hop)
+    return UNSEEN if observers is None else Seen(observers, stage, clock, labels, hop, origin)
 
 
-def tell_sealed(observers: Observers | None, tail: Cursor, lease: int, crashes: int) -> None:
+def tell_sealed(
+    observers: Observers | None, tail: Cursor, lease: int, crashes: int, origin: str | None = None
+) -> None:
     """A stream whose process is gone was given its end behind `tail`: nobody goes on with it."""
     if observers is not None:
         now = time.monotonic()
-        details = StreamDetails("producer", tail.sid[:8], NO_LABELS, now, time.time())
+        details = StreamDetails("producer", tail.sid[:8], NO_LABELS, now, time.time(), origin=origin)
         observers.tell(TakenOver(details, now, tail.seq, lease, crashes, False))
 
 
 def labels_of(headers: Mapping[str, str], route: str | None = None) -> RequestLabels:
     """What a request is called, by its headers, whose names are lower-case."""
-    return RequestLabels(headers.get("x-request-id"), headers.get("traceparent"), route)
+    return RequestLabels(headers.get("x-request-id"), headers.get("traceparent"), route, headers.get("tracestate"))

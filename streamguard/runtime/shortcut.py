@@ -25,7 +25,7 @@ import anyio.lowlevel
 
 from streamguard.core.errors import SourceFailed, StreamClosed
 from streamguard.core.items import Item
-from streamguard.runtime.buffer import Buffer
+from streamguard.runtime.buffer import Buffer, HandOver
 from streamguard.runtime.connection import Connection, Lost
 from streamguard.runtime.patience import Patience
 from streamguard.runtime.push import PushSource
@@ -48,6 +48,9 @@ class NearSource(PushSource):
         super().__init__(buffer=buffer, on_close=on_close)
         self.shortcut: Shortcut[Any] | None = None
         self.hand_over = self._hand_over
+
+    def tell_buffer(self, told: Callable[[HandOver], object]) -> None:
+        """Most items go past it."""
 
     def break_off(self, failure: Exception) -> None:
         """Raise `failure` at the driver. Whoever pushes is told as at any end: by StreamClosed, and by `on_close`."""

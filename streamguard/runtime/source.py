@@ -33,7 +33,7 @@ from streamguard.core.arguments import require
 from streamguard.core.errors import StreamClosed
 from streamguard.core.items import Item
 from streamguard.runtime.ahead import AheadIterator
-from streamguard.runtime.buffer import Buffer
+from streamguard.runtime.buffer import Buffer, HandOver
 from streamguard.runtime.closing import close
 from streamguard.runtime.push import PushSource
 from streamguard.runtime.threads import ThreadIterator
@@ -71,7 +71,8 @@ class TokenSource:
         _refuse_spent(producer)
         self._producer: Any = producer
         self._buffer = buffer
-        self._context = contextvars.copy_context()  # for a thread: that of whoever made the source
+        self.context = contextvars.copy_context()  # for a thread: that of whoever made the source
+        self.on_buffer: Callable[[HandOver], object] | None = None  # called with the buffer that its items go through
         self._iterator: AsyncIterator[Item] | None = None
         self._opened = False
         self._closed = False
@@ -98,6 +99,8 @@ class TokenSource:
         # Some iterators are no iterables; and some `__aiter__` begin anew, where the driver asks for it again whenever
         # it steps another way.
         own = isinstance(self._iterator, (ThreadIterator, AheadIterator, PushSource))
+        if self.on_buffer is not None and isinstance(self._iterator, (ThreadIterator, AheadIterator, PushSource)):
+            self._iterator.tell_buffer(self.on_buffer)
         return self._iterator if own or inspect.isasyncgen(self._iterator) else _Steps(self._iterator)
 
     def open_sync(self) -> tuple[Iterable[Item], contextvars.Context] | None:
@@ -111,11 +114,11 @@ class TokenSource:
         _refuse_spent(producer)
         _take(producer)
         self._opened = self._closed = True
-        return producer, self._context
+        return producer, self.context
 
     def _iterate(self, producer: Any) -> AsyncIterator[Item]:
         if not isinstance(producer, AsyncIterable):
-            return ThreadIterator(producer, self._buffer or Buffer(), self._context)
+            return ThreadIterator(producer, self._buffer or Buffer(), self.context)
         if self._buffer is not None:
             return AheadIterator(producer, self._buffer)
         return producer.__aiter__()

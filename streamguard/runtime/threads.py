@@ -50,6 +50,10 @@ class ThreadIterator:
             self._start()
         return await self._hand_over.take()
 
+    def tell_buffer(self, told: Callable[[HandOver], object]) -> None:
+        """Give `told` the buffer that all items go through."""
+        told(self._hand_over)
+
     async def aclose(self) -> None:
         """Have the thread close the source, and wait until it has. Raises what closing raises."""
         self._hand_over.close()

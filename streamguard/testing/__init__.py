@@ -26,6 +26,8 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any, Final
 
+from streamguard.extras import needs
+
 if TYPE_CHECKING:
     from streamguard.testing.adapter_contract import ADAPTER_RULES, AdapterCase, check_adapter, check_adapter_rule
     from streamguard.testing.adapter_sources import SOURCES, AdapterSources
@@ -136,9 +138,5 @@ def __getattr__(name: str) -> Any:
 
 
 def _home(name: str) -> Any:
-    try:
+    with needs("httpx", "check_adapter"):
         return importlib.import_module(f"{__name__}.{name}")
-    except ModuleNotFoundError as exc:
-        if exc.name != "httpx":
-            raise
-        raise ImportError('check_adapter needs httpx: pip install "streamguard-io[httpx]"') from exc

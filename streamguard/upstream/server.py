@@ -28,10 +28,15 @@ from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, Mapping
 from typing import Any, ClassVar, Final, cast
 
+from streamguard.extras import needs
+
+with needs("httpx", __name__):
+    import httpx
+
 import attrs
-import httpx
 
 from streamguard.client.body import Body, coding_of
+from streamguard.client.traceparent import trace_headers
 from streamguard.core.arguments import one_line, shown
 from streamguard.core.dialect.provider import PROFILES, ProviderReader
 from streamguard.core.errors import SourceFailed
@@ -114,6 +119,8 @@ class ModelServer(ABC):
         try:
             url = f"{self.base.rstrip('/')}{self.path}"
             request = client.build_request("POST", url, json=dict(body), headers=self.headers, timeout=_TIMEOUT)
+            if "traceparent" not in request.headers:
+                request.headers.update(trace_headers())
             request.headers["accept-encoding"] = "identity"  # tokens are small, and a coding may hold them back
             response = await client.send(request, stream=True)
             coded, pieces = _body_of(response)
@@ -132,7 +139,9 @@ class ModelServer(ABC):
         except (httpx.HTTPError, zlib.error) as exc:
             logger.warning("the model's server cannot be read: %r", exc)
             if not answer.begun:
-                raise SourceFailed("upstream_unreachable", "the model's server broke off", retryable=True) from exc
+                unheard = isinstance(exc, (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout))
+                why = "the model's server cannot be reached" if unheard else "the model's server broke off"
+                raise SourceFailed("upstream_unreachable", why, retryable=True) from exc
         finally:
             if client is not self.client:
                 await client.aclose()

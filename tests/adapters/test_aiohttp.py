@@ -99,6 +99,51 @@ def test_a_handlers_own_response_passes_and_a_slip_is_an_error_of_the_server() -
         assert exchange(server.connect()).status == 500
 
 
+def test_a_stream_of_a_handlers_own_is_no_answer(caplog: pytest.LogCaptureFixture) -> None:
+    """What was sent already is not ended cleanly."""
+
+    @guarded
+    async def own(request: web.Request) -> Any:
+        response = web.StreamResponse()
+        if request.query_string == "begun":
+            await response.prepare(request)
+            await response.write(b"data: half")
+        return response
+
+    with serving_aiohttp(app_of(own)) as server:
+        begun, unbegun = exchange(server.connect(), path="/?begun"), exchange(server.connect())
+    assert (begun.status, begun.body, begun.clean) == (200, b"data: half", False)
+    assert unbegun.status == 500
+    said = [str(record.exc_info) for record in caplog.records if record.exc_info]
+    assert len([text for text in said if "returned a StreamResponse, which would stream unguarded" in text]) == 2
+
+
+def test_a_slip_is_told_in_the_words_of_aiohttp(caplog: pytest.LogCaptureFixture) -> None:
+    @guarded
+    async def slipped(request: web.Request) -> Any:
+        return {"forgot": "to stream"}
+
+    with serving_aiohttp(app_of(slipped)) as server:
+        assert exchange(server.connect()).status == 500
+    assert any("return web.json_response(…)" in str(record.exc_info) for record in caplog.records)
+
+
+def test_a_decorator_above_the_route_s_is_refused_where_it_stands() -> None:
+    """It would guard what no route calls."""
+    routes = web.RouteTableDef()
+    with pytest.raises(TypeError, match=r"put @guarded below the route's decorator, directly above the function"):
+
+        @guarded(timing=QUICK)
+        @routes.get("/")
+        async def chat(request: web.Request) -> AsyncIterator[str]:
+            yield "a"
+
+    @routes.get("/other")
+    @guarded
+    async def right(request: web.Request) -> AsyncIterator[str]:
+        yield "a"
+
+
 def test_a_guarded_handler_needs_its_request() -> None:
     with pytest.raises(TypeError, match="called with its Request"):
         asyncio.run(yielding())  # type: ignore[arg-type,call-arg]

@@ -278,6 +278,15 @@ def test_views_of_every_kind_are_guarded(kind: str, under: str) -> None:
     assert b'"items":2' in raw
 
 
+@pytest.mark.parametrize("send", [lambda view: sent(view, "/direct-sync/view"), lambda view: under_wsgi(view).body])
+@pytest.mark.parametrize("answer", [StreamingHttpResponse, lambda found: {"found": 1}], ids=["streams", "dict"])
+def test_what_is_refused_stands_in_the_log(send: Any, answer: Any, caplog: pytest.LogCaptureFixture) -> None:
+    """Django itself writes nothing of a 500 where DEBUG is off and logging is as it comes."""
+    send(guarded(lambda request: answer(two())))
+    (said,) = [record.getMessage() for record in caplog.records if record.name == "streamguard"]
+    assert "would stream unguarded" in said or "return JsonResponse(…)" in said
+
+
 def test_a_response_of_the_views_own_passes_unless_it_would_stream() -> None:
     assert under_wsgi(guarded(lambda request: HttpResponse("plain"))).body == b"plain"
     plain = guarded(lambda request: StreamingHttpResponse(two()))

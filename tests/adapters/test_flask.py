@@ -107,6 +107,24 @@ def test_views_of_every_kind_are_guarded(app: Flask, kind: str) -> None:
     assert (head.body, head.headers.get("content-length")) == (b"", None)
 
 
+def test_a_decorator_above_the_route_s_is_told_in_the_log_once(app: Flask, caplog: pytest.LogCaptureFixture) -> None:
+    @guarded
+    @app.get("/above")
+    def chat() -> Iterator[str]:
+        yield from two()
+
+    @app.get("/below")
+    @guarded
+    def right() -> Iterator[str]:
+        yield from two()
+
+    for path in ("/below", "/nowhere", "/above", "/above"):
+        called(app, path)
+    (said,) = [record.getMessage() for record in caplog.records if record.name == "streamguard"]
+    assert "chat' was answered unguarded" in said
+    assert "put @guarded below the route's decorator" in said
+
+
 def test_a_failure_cuts_the_body_and_what_was_to_be_done_at_its_close_is_done(app: Flask) -> None:
     done: list[str] = []
 
@@ -152,6 +170,8 @@ def test_a_response_of_the_views_own_passes_unless_it_would_stream(app: Flask) -
     assert called(app, "/plain").body == b'{"ok":true}\n'
     assert b"[DONE]" in called(app, "/guarded").body
     app.testing = True
+    with app.test_request_context(), pytest.raises(TypeError, match=r"return jsonify\(…\)"):
+        guarded(lambda: {"a": 1})()
     with pytest.raises(TypeError, match="would stream unguarded"):
         called(app, "/streams")
 

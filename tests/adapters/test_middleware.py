@@ -4,20 +4,24 @@ from __future__ import annotations
 
 import gzip
 import logging
+import sys
 from collections.abc import AsyncGenerator
+from types import SimpleNamespace
 from typing import Any
 
 import anyio
 import pytest
+from fastapi import FastAPI
 from starlette.applications import Starlette
 from starlette.middleware.base import BaseHTTPMiddleware
+from starlette.middleware.gzip import GZipMiddleware
 from starlette.responses import StreamingResponse
 from starlette.routing import Route
 
 from streamguard.adapters.middleware import GuardMiddleware, Report
 from streamguard.adapters.seal import Message, Receive, Scope, SealMiddleware, Send
 from streamguard.core.dialect import Raw
-from tests.adapters.middleware_apps import DONE, LINES, called, chunk, http, streaming
+from tests.adapters.middleware_apps import DONE, LINES, QUICK, called, chunk, http, streaming
 
 pytestmark = pytest.mark.anyio
 
@@ -107,27 +111,35 @@ async def broken() -> AsyncGenerator[bytes, None]:
     raise ValueError("password=hunter2")
 
 
+async def behind() -> AsyncGenerator[bytes, None]:
+    for piece in WHOLE:
+        yield piece
+    raise ValueError("password=hunter2")
+
+
 OWN = [b"data: one\n\n", b"event: x\ndata: two\n\n"]
 REPORTED: dict[str, tuple[Any, dict[str, Any], str, str | None]] = {
     "a marker and a reason": (WHOLE, {}, "complete", None),
-    "no marker": (WHOLE[:-1], {}, "truncated", "unproven_end"),
+    "no marker": (WHOLE[:-1], {}, "failed", "unproven_end"),
     "a marker and no reason": ([chunk("a"), DONE], {}, "failed", "unproven_end"),
     "a marker behind an error": ([chunk("a"), b'data: {"error": {"code": "oom"}}\n\n', DONE], {}, "failed", "oom"),
     "an aborted generation": ([chunk("a"), chunk(reason="abort"), DONE], {}, "failed", "generation_aborted"),
-    "no last part": (WHOLE[:1], {"ends": False}, "truncated", "unproven_end"),
+    "no last part": (WHOLE[:1], {"ends": False}, "failed", "unended"),
+    "no last part behind the marker": (WHOLE, {"ends": False}, "failed", "unended"),
     "an exception": (broken, {}, "failed", "source_error"),
+    "an exception behind the marker": (behind, {}, "failed", "source_error"),
     "events of its own": (OWN, {}, "complete", None),
     "events of its own, and a marker": ([*OWN, DONE], {}, "complete", None),
     "choices of its own": ([b'data: {"choices": ["tea", "coffee"]}\n\n'], {}, "complete", None),
-    "events of its own, without the last part": (OWN, {"ends": False}, "truncated", "unproven_end"),
-    "events of its own, the last one torn": ([*OWN, b"data: thr"], {}, "truncated", "unproven_end"),
+    "events of its own, without the last part": (OWN, {"ends": False}, "failed", "unended"),
+    "events of its own, the last one torn": ([*OWN, b"data: thr"], {}, "failed", "unproven_end"),
     "no event at all": ([], {}, "complete", None),
-    "Anthropic's, cut": ([b'data: {"type": "message_start"}\n\n'], {}, "truncated", "unproven_end"),
+    "Anthropic's, cut": ([b'data: {"type": "message_start"}\n\n'], {}, "failed", "unproven_end"),
     "Ollama's lines": ([b'{"done": false}\n{"done', b'": true}\n'], {"kind": LINES}, "complete", None),
-    "Ollama's lines, cut": ([b'{"done": false}\n'], {"kind": LINES}, "truncated", "unproven_end"),
+    "Ollama's lines, cut": ([b'{"done": false}\n'], {"kind": LINES}, "failed", "unproven_end"),
     "Ollama's error": ([b'{"done": false}\n{"error": "oom"}\n'], {"kind": LINES}, "failed", "upstream_error"),
     "lines of its own": ([b'{"n": 1}\n{"n": 2}'], {"kind": LINES}, "complete", None),
-    "lines of its own, torn": ([b'{"n": 1}\n{"n'], {"kind": LINES}, "truncated", "unproven_end"),
+    "lines of its own, torn": ([b'{"n": 1}\n{"n'], {"kind": LINES}, "failed", "unproven_end"),
 }
 
 
@@ -146,6 +158,23 @@ async def test_what_would_be_refused_is_counted_and_told_and_passes(
     told = f"a stream of GET / would be refused a clean end: {verdict}: {code}"
     assert (told in caplog.text) == (verdict != "complete")
     assert "hunter2" not in caplog.text
+
+
+@pytest.mark.parametrize("what", REPORTED)
+async def test_both_modes_give_the_same_verdict(what: str) -> None:
+    source, options, verdict, code = REPORTED[what]
+    middleware = GuardMiddleware(streaming(source, **options), mode="guard", on_sigterm=False, timing=QUICK)
+    await called(middleware)
+    found = [(refused.verdict, refused.code) for refused in middleware.report.recent]
+    assert found == ([(verdict, code)] if code else [])
+
+
+async def test_of_a_stream_without_a_marker_none_is_missed() -> None:
+    for source, options in ((OWN, {"ends": False}), ([*OWN, b"data: thr"], {})):
+        middleware = GuardMiddleware(streaming(source, **options), on_sigterm=False)
+        await called(middleware)
+        (refused,) = middleware.report.recent
+        assert "marker" not in refused.message
 
 
 @pytest.mark.parametrize(("pieces", "verdict"), [(WHOLE[:1], "left"), (WHOLE, "complete")], ids=["before", "behind"])
@@ -214,7 +243,7 @@ async def lived(app: Any) -> None:
     async def send(message: Message) -> None:
         assert not message["type"].endswith("failed")
 
-    if not isinstance(app, Starlette):
+    if isinstance(app, GuardMiddleware) and not isinstance(app.app, Starlette):
         app.app = Starlette()
     await app({"type": "lifespan", "asgi": {"version": "3.0"}, "state": {}}, receive, send)
 
@@ -242,7 +271,43 @@ async def test_it_says_at_the_start_what_stands_outside_of_it(
     if not outermost:
         app.add_middleware(BaseHTTPMiddleware, dispatch=passing)
     await lived(app)
-    assert ("GuardMiddleware is not outermost, BaseHTTPMiddleware stands outside" in caplog.text) is not outermost
+    assert ("GuardMiddleware is not outermost: BaseHTTPMiddleware stands outside" in caplog.text) is not outermost
+
+
+async def test_the_framework_s_own_layers_are_none_that_somebody_added(caplog: pytest.LogCaptureFixture) -> None:
+    app = FastAPI()
+    app.add_middleware(GuardMiddleware, on_sigterm=False)
+    await lived(app)
+    assert caplog.records == []
+    app = FastAPI()
+    app.add_middleware(GuardMiddleware, on_sigterm=False)
+    app.add_middleware(GZipMiddleware)
+    app.add_middleware(BaseHTTPMiddleware, dispatch=passing)
+    await lived(app)
+    assert "is not outermost: BaseHTTPMiddleware, GZipMiddleware stand outside of it" in caplog.text
+
+
+async def test_a_drain_of_sse_starlette_s_own_is_told_of_once_at_the_start(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It ends every stream of its own at SIGTERM, without the last part: nothing drains."""
+    status = SimpleNamespace(enable_automatic_graceful_drain=True)
+    monkeypatch.setitem(sys.modules, "sse_starlette.sse", SimpleNamespace(AppStatus=status))  # type: ignore[misc]
+
+    def told() -> int:
+        return caplog.text.count("AppStatus.disable_automatic_graceful_drain()")
+
+    app = Starlette()
+    middleware = GuardMiddleware(app, mode="guard", on_sigterm=False)
+    await called(middleware)  # on a server without lifespans
+    await lived(middleware)
+    assert told() == 1
+    await lived(GuardMiddleware(app, mode="guard", on_sigterm=False))
+    assert told() == 2
+    await lived(GuardMiddleware(app, on_sigterm=False))  # nothing drains there
+    status.enable_automatic_graceful_drain = False
+    await lived(GuardMiddleware(app, mode="guard", on_sigterm=False))
+    assert told() == 2
 
 
 async def test_round_an_application_it_finds_what_stands_outside_at_the_first_request(

@@ -11,7 +11,11 @@ import anyio
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from starlette.applications import Starlette
+from starlette.background import BackgroundTask
 from starlette.middleware.base import BaseHTTPMiddleware
+from starlette.responses import StreamingResponse
+from starlette.routing import Route
 
 from streamguard.adapters.middleware import GuardMiddleware
 from streamguard.adapters.seal import Message, Receive, Scope, SealMiddleware, Send
@@ -20,6 +24,7 @@ from streamguard.core.receipt import Verdict
 from streamguard.runtime.slots import Limits
 from streamguard.runtime.timing import Timing
 from tests.adapters.middleware_apps import DONE, EVENTS, LINES, QUICK, Sent, called, chunk, events, http, streaming
+from tests.adapters.servers import DEADLINE
 
 pytestmark = pytest.mark.anyio
 
@@ -476,3 +481,72 @@ async def test_an_endpoint_with_a_guard_of_its_own_is_told_of_once(caplog: pytes
     for _ in range(2):
         await called(middleware)
     assert caplog.text.count("has a StreamGuard of its own") == 1
+
+
+# ---- what is not judged ---------------------------------------------------------------------------
+
+
+async def texts() -> AsyncGenerator[bytes, None]:
+    yield b"one "
+    yield b"two"
+
+
+async def torn() -> AsyncGenerator[bytes, None]:
+    yield b"one "
+    raise LookupError("the model fell over")
+
+
+@pytest.mark.parametrize("mode", ["report", "guard"])
+@pytest.mark.parametrize("base", [False, True], ids=["bare", "base"])
+async def test_plain_text_passes_is_counted_and_breaks_off_where_the_application_did(mode: Any, base: bool) -> None:
+    for source in (texts, torn):
+        app: Any = streaming(source, kind=b"text/plain")
+        if base:
+            app = BaseHTTPMiddleware(app, dispatch=passing)
+        bare = await called(app)
+        middleware = GuardMiddleware(app, mode=mode, on_sigterm=False)
+        sent = await called(middleware)
+        assert (sent.body, type(sent.raised)) == (bare.body, type(bare.raised))
+        assert sent.clean == (bare.clean if mode == "report" else source is texts)
+        assert (middleware.report.unjudged, middleware.report.streams) == (1, 0)
+        assert str(middleware.report).endswith("0 left, 1 unjudged")
+
+
+async def test_an_end_without_a_length_does_not_wait_for_what_runs_behind_it() -> None:
+    ended = anyio.Event()
+
+    async def view(request: Any) -> StreamingResponse:
+        return StreamingResponse(texts(), media_type="text/plain", background=BackgroundTask(ended.wait))
+
+    inner = BaseHTTPMiddleware(Starlette(routes=[Route("/", view)]), dispatch=passing)
+    middleware = GuardMiddleware(inner, mode="guard", on_sigterm=False)
+
+    async def watching(scope: Scope, receive: Receive, send: Send) -> None:
+        async def sent(message: Message) -> None:
+            await send(message)
+            if message["type"] == "http.response.body" and not message.get("more_body"):
+                ended.set()
+
+        await middleware(scope, receive, sent)
+
+    with anyio.fail_after(DEADLINE):
+        assert (await called(watching)).clean
+
+
+async def test_a_reader_that_left_before_such_an_end_is_what_the_server_said() -> None:
+    middleware = around(BaseHTTPMiddleware(streaming(texts, kind=b"text/plain"), dispatch=passing))
+
+    async def leaving(scope: Scope, receive: Receive, send: Send) -> None:
+        async def sent(message: Message) -> None:
+            if message["type"] == "http.response.body" and not message.get("more_body"):
+                raise ConnectionResetError("gone")
+            await send(message)
+
+        await middleware(scope, receive, sent)
+
+    assert type((await called(leaving)).raised) is ConnectionResetError
+
+
+async def test_an_answer_with_a_length_is_no_matter_of_its() -> None:
+    middleware = guarding([b"one"], kind=b"text/plain", headers=[(b"content-length", b"3")])
+    assert ((await called(middleware)).body, middleware.report.unjudged) == (b"one", 0)

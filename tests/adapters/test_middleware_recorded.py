@@ -7,12 +7,14 @@ from typing import Any
 
 import pytest
 
+from streamguard.adapters.middleware_judge import judge_of
+from streamguard.core.dialect import Raw
 from streamguard.core.receipt import Verdict
 from tests.adapters.middleware_apps import events
 from tests.adapters.recorded_cuts import cuts_that_pass, through
 from tests.core.test_recorded import ROWS, every, recorded, texts
 from tests.core.wire.streams import read
-from tests.cuts import cuts_of
+from tests.cuts import cuts_of, profile_of
 from tests.recorded_cuts import CutsAreFound, pieces, quiet
 
 __all__ = ["quiet"]  # for every test here
@@ -29,8 +31,11 @@ def anyio_backend(request: pytest.FixtureRequest) -> Any:
 async def test_a_recording_gets_the_verdict_of_the_index(row: dict[str, Any]) -> None:
     data = recorded(row)
     clean, whole = row["http_end"] == "clean", row["verdict"] == "complete"
+    judge = judge_of("events", Raw("known", profile_of(row)))
+    judge.feed(data)
+    assert judge.end(clean=clean).verdict == row["verdict"]
     sent, verdict = await through(row, pieces(data), "report", ends=clean)
-    assert (verdict, sent.body, sent.clean) == (row["verdict"], data, clean)
+    assert (verdict, sent.body, sent.clean) == ("complete" if whole else "failed", data, clean)
     sent, verdict = await through(row, pieces(data), "guard", ends=clean)
     assert (verdict == "complete", sent.clean) == (whole, whole)
     answer = read([sent.body], dialect="raw")

@@ -46,7 +46,7 @@ class Called:
     ids=["generator", "async generator", "list", "tuple", "iterator", "function", "callable", "model that streams"],
 )
 def test_what_can_be_a_source_passes(make: Callable[[], Any]) -> None:
-    refuse_plain(chat, make())
+    refuse_plain(chat, make(), "")
 
 
 async def coroutine() -> list[str]:
@@ -55,24 +55,24 @@ async def coroutine() -> list[str]:
 
 def test_so_does_what_is_to_be_awaited() -> None:
     found = coroutine()
-    refuse_plain(chat, found)
+    refuse_plain(chat, found, "")
     found.close()
 
 
 @pytest.mark.parametrize("answer", ["text", b"bytes", bytearray(b"bytes"), {"a": 1}, 7, Model()], ids=repr)
 def test_an_answer_that_does_not_stream_is_refused_with_what_to_return(answer: Any) -> None:
-    with pytest.raises(TypeError, match=f"'chat' returned a {type(answer).__name__}: .*return JSONResponse"):
-        refuse_plain(chat, answer)
+    with pytest.raises(TypeError, match=f"'chat' returned a {type(answer).__name__}: .*return jsonify"):
+        refuse_plain(chat, answer, "jsonify(…)")
 
 
 def test_none_is_a_return_that_was_forgotten() -> None:
     with pytest.raises(TypeError, match=r"'chat' returned None: did you forget `return`\?"):
-        refuse_plain(chat, None)
+        refuse_plain(chat, None, "")
 
 
 def test_an_endpoint_without_a_name_is_told_by_its_kind() -> None:
     with pytest.raises(TypeError, match="endpoint 'partial' returned None"):
-        refuse_plain(functools.partial(chat), None)
+        refuse_plain(functools.partial(chat), None, "")
 
 
 def test_a_response_of_its_own_passes_unless_it_would_stream() -> None:

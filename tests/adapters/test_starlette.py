@@ -290,7 +290,7 @@ def test_an_answer_that_does_not_stream_is_told_how_to_be_returned(
 
     with serving(Starlette(routes=[Route("/", guarded(answer))])) as server:
         assert exchange(server.connect()).status == 500
-    assert f"TypeError: {said}\n" in caplog.text
+    assert f": {said}\n" in caplog.text
 
 
 def test_a_model_that_yields_by_itself_is_a_source() -> None:

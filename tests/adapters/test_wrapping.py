@@ -34,6 +34,7 @@ class Framework:
     claim: Any = None
     fails: bool = False
     decorator: str = "guarded"
+    whole: str = "a number"
     asked: list[str] = attrs.field(factory=list)
 
     def called(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Called:

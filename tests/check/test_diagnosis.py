@@ -236,6 +236,16 @@ def found(code: str, what: Evidence) -> Finding:
     return next(finding for finding in diagnose(what) if finding.code == code)
 
 
+def test_what_has_no_place_for_an_end_is_not_told_to_send_one() -> None:
+    text = seen((0.1, b"a"), headers={**SSE, "content-type": "text/plain"})
+    events = seen(*TAIL, (2.0, chunk(reason="stop").encode()))
+    told = found("missing_terminal", evidence(text)).setting
+    assert told.startswith("in the endpoint: plain text has no place for an end")
+    assert told.endswith("--repeat 5 shows whether answers differ in length")
+    assert "one last event that says so" in found("missing_terminal", evidence(events)).setting
+    assert "--repeat" not in found("missing_terminal", evidence(events, events)).setting
+
+
 def test_the_setting_is_that_of_what_stands_in_front() -> None:
     for server in ("nginx/1.22.1", "openresty"):
         held = found("held_back", evidence(seen((1.2, LUMP), headers=front(server))))

@@ -261,6 +261,39 @@ def test_the_streams_own_status_tells_first() -> None:
     assert left(script, "Accept: text/event-stream").resumable
 
 
+def test_a_stream_that_was_stopped_before_the_first_look_was_stopped() -> None:
+    """The server is quicker than the question."""
+    page = Said((json.dumps({"generated": False, "status": "cancelled"}).encode(),), headers=TEXT)
+    leave = left(Script(chat=Said(SLOW, headers=guarded("/s")), **{"s/status": page}))
+    assert (leave.by, leave.ignored, leave.why_not) == ("by the stream's own status", False, "")
+    assert leave.stopped == 0
+
+
+def test_the_first_look_is_while_the_answer_is_still_read() -> None:
+    order: list[str] = []
+
+    class Read(Said):
+        async def pieces(self) -> AsyncGenerator[bytes, None]:
+            try:
+                async for piece in super().pieces():
+                    yield piece
+            finally:
+                order.append("left")
+
+    class Asked(Script):
+        @asynccontextmanager
+        async def ask(self, request: Request, leaving: Callable[[], object] = bool) -> AsyncIterator[Said]:
+            order.append(request.url.rpartition("/")[2])
+            async with super().ask(request, leaving) as said:
+                yield said
+
+    script = Asked(
+        chat=Read(SLOW, headers=guarded("/s")), **{"s/status": (status(True), status(False)), "metrics": Said()}
+    )
+    assert left(script).stopped is not None
+    assert order[-5:] == ["metrics", "chat", "status", "left", "status"]
+
+
 @pytest.mark.parametrize("page", [Said((b"no json",), headers=TEXT), Said((b"[]",), headers=TEXT), status(False)])
 def test_a_status_that_says_nothing_leaves_it_to_the_gauge(page: Said) -> None:
     script = Script(

@@ -169,6 +169,17 @@ CASES = [
         "the stream ended before any verified frame without its terminal frame",
     ),
     (
+        TruncatedStream(frames=5, detail="no header"),
+        {"cursor": None, "frames": 5, "detail": "no header"},
+        "the stream ended after 5 events without its end marker: no header",
+    ),
+    (TruncatedStream(frames=1), {"frames": 1}, "the stream ended after 1 event without its end marker"),
+    (
+        FailedStream("cancelled", Failure("cancelled", "the stream was cancelled")),
+        {"status": "cancelled", "code": "cancelled"},
+        "the stream ended as 'cancelled': the stream was cancelled",
+    ),
+    (
         TruncatedStream(cursor=AT, received="ab", detail="in a tool call"),
         {"cursor": AT, "received": "ab", "detail": "in a tool call"},
         f"the stream ended after {SID}.3.32.be03455d without its terminal frame: in a tool call",

@@ -50,6 +50,19 @@ def test_an_event_is_unnamed_and_without_an_id_unless_told() -> None:
     assert Event("x") == Event("x", None, None)
 
 
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        (({"a": 1}, "token"), "Event.data is text: json.dumps it; not {'a': 1}"),
+        (("x", 7), "Event.event is text or None, not 7"),
+        (("x", None, 7), "Event.id is text or None, not 7"),
+    ],
+)
+def test_an_event_of_anything_but_text_is_refused_where_it_is_made(fields: Any, said: str) -> None:
+    with pytest.raises(TypeError, match=f"^{re.escape(said)}$"):
+        Event(*fields)
+
+
 @pytest.mark.parametrize("fields", [{"reason": 1}, {"usage": [1]}, {"choice": "0"}, {"reason": b"stop"}])
 def test_a_finish_refuses_fields_of_another_type(fields: dict[str, Any]) -> None:
     (name,) = fields

@@ -128,7 +128,7 @@ def lines(data: bytes) -> list[Any]:
 VECTORS = json.loads((Path(__file__).parent.parent / "vectors" / "reference.json").read_text("utf-8"))
 CALL = Block("tool_call", {"id": "c1", "name": "f", "arguments": "{}"})
 SOURCES: dict[str, list[Any]] = {
-    "native": ["Hello", " wörld\n", "你好\u2028", CALL],
+    "native": ["Hello", " wörld\n", "你好\u2028", CALL, Finish("stop")],
     "native_empty": [],
     "native_failed": ["part"],
     "openai": ["Hello", " wörld\n"],

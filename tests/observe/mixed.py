@@ -14,7 +14,7 @@ import re
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -36,16 +36,18 @@ from streamguard.core.items import Block
 from streamguard.core.pipeline import FrameStage
 from streamguard.log.base import StreamInfo
 from streamguard.log.memory import MemoryLog
-from streamguard.observe.hooks import Observer
 from streamguard.observe.prometheus import Prometheus
 from streamguard.runtime.admission import Admission
 from streamguard.runtime.grants import Told
+from streamguard.runtime.own import OWN, fixed
 from streamguard.runtime.slots import Limits
 from streamguard.runtime.takeover import Continue, Orphan
 from streamguard.runtime.timing import Timing
 from tests.runtime.virtual import run
 
-__all__ = ["KINDS", "Mixed", "Worker", "differences", "in_workers", "samples", "worked"]
+__all__ = [
+    "KINDS", "Mixed", "Worker", "differences", "expected_of", "in_workers", "orphan", "samples", "unequal", "worked"
+]  # fmt: skip
 
 ROOT = Path(__file__).parents[2]  # not by tests.modules, which reads the whole package
 DROPPED = Block("image", {"dropped": True})
@@ -99,7 +101,7 @@ def dropping(push: Any) -> Any:
 class Mixed:
     """One process: its guards, what is observed, and what is expected."""
 
-    def __init__(self, observer: Observer, seed: int = 0) -> None:
+    def __init__(self, observer: Any, seed: int = 0) -> None:
         self.expected: Counter[str] = Counter()
         self.random = random.Random(seed)
         self.observe = observer
@@ -294,10 +296,10 @@ async def resumed(mixed: Mixed) -> None:
     mixed.count("acknowledgements_total")
 
 
-async def orphan(mixed: Mixed, resumer: str) -> Cursor:
+async def orphan(mixed: Mixed, resumer: str, origin: str | None = None) -> Cursor:
     """The cursor of the first frame of three of a stream whose process is gone."""
     encoder = FramedEncoder("native", sid=new_sid())
-    options = {"streamguard": {"resumer": resumer}} if resumer else {}
+    options = {OWN: {"resumer": resumer} if resumer else {}, **fixed({}, origin, negotiated=False)}
     lease = await mixed.log.create(StreamInfo(encoder.sid, "native", principal=ANYONE, options=options), 15.0)
     frames = [frame for word in ("one", "two", "three") for frame in encoder.texts(word)]
     await mixed.log.append(lease, encoder.zero, frames)
@@ -360,7 +362,11 @@ UNKNOWN = ("streamguard_frame_bytes", "streamguard_sent_bytes", "streamguard_loo
 
 def differences(expected: dict[str, float], page: bytes) -> dict[str, tuple[float, float]]:
     """What is expected, and what the page has, wherever they differ. All else must be zero."""
-    found = samples(page)
+    return unequal(expected, samples(page))
+
+
+def unequal(expected: Mapping[str, float], found: Mapping[str, float]) -> dict[str, tuple[float, float]]:
+    """The same of what was found."""
     names = {name for name in (*expected, *found) if not name.startswith(UNKNOWN)}
     pairs = {name: (float(expected.get(name, 0)), found.get(name, 0.0)) for name in names}
     return {name: pair for name, pair in sorted(pairs.items()) if pair[0] != pair[1]}
@@ -375,12 +381,17 @@ class Worker:
 
 
 def worked(count: int, seed: int, metrics: Prometheus) -> Worker:
+    return Worker(expected_of(count, seed, metrics), metrics.page())
+
+
+def expected_of(count: int, seed: int, observe: Any) -> dict[str, float]:
+    """Have so many streams, of which `observe` is told: what that must have moved."""
     push = FrameStage.push
     FrameStage.push = dropping(push)  # type: ignore[method-assign]
     try:
 
         async def main() -> Mixed:
-            mixed = Mixed(metrics, seed)
+            mixed = Mixed(observe, seed)
             await mixed.run(count)
             await mixed.guard.aclose()
             assert mixed.slot is not None
@@ -390,7 +401,7 @@ def worked(count: int, seed: int, metrics: Prometheus) -> Worker:
         mixed: Mixed = run("asyncio", main)
     finally:
         FrameStage.push = push  # type: ignore[method-assign]
-    return Worker(dict(mixed.expected), metrics.page())
+    return dict(mixed.expected)
 
 
 def in_workers(count: int, seeds: Sequence[int]) -> dict[str, float]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextvars import ContextVar, copy_context
 from typing import Any, get_args
 
 import attrs
@@ -69,6 +70,7 @@ def test_delivery_has_three_answers() -> None:
 # ---- observers ----------------------------------------------------------------------------------
 
 STREAM = StreamDetails("direct", "AAAAAAAA", RequestLabels(), 0.0, 0.0)
+ASKED = ("attached", "began", "entered", "every")  # no events
 
 
 def test_there_is_a_hook_for_every_event_and_each_is_told_of_its_own() -> None:
@@ -78,7 +80,37 @@ def test_there_is_a_hook_for_every_event_and_each_is_told_of_its_own() -> None:
     for event in events:
         observers.tell(event)
     assert [id(event) for event in noted.events] == [id(event) for event in events]
-    assert {name for name in vars(Observer) if not name.startswith("_")} == {*HOOKS, "attached"}
+    assert {name for name in vars(Observer) if not name.startswith("_")} == {*HOOKS, *ASKED}
+
+
+def test_the_origin_of_a_stream_is_the_first_that_any_observer_answers() -> None:
+    class Answering(Observer):
+        def __init__(self, answer: Any) -> None:
+            self.answer = answer
+
+        def began(self, labels: RequestLabels) -> str | None:
+            if isinstance(self.answer, Exception):
+                raise self.answer
+            return self.answer  # type: ignore[no-any-return]
+
+    answers = [ValueError(), None, 5, "first", "second"]
+    assert Observers([Answering(each) for each in answers]).began(STREAM.labels) == "first"
+    assert Observers([Observer()]).began(STREAM.labels) is None
+
+
+def test_an_observer_enters_the_context_of_a_source_and_no_other() -> None:
+    seen: ContextVar[str] = ContextVar("seen", default="nothing")
+
+    class Entering(Observer):
+        def entered(self, stream: StreamDetails) -> None:
+            seen.set(stream.name)
+
+    observers, context = Observers([Entering()]), copy_context()
+    observers.enter(STREAM, context)
+    assert (context[seen], seen.get()) == ("AAAAAAAA", "nothing")
+    here = copy_context()
+    here.run(observers.enter, STREAM, None)
+    assert here[seen] == "AAAAAAAA"
 
 
 def test_an_observer_without_hooks_is_told_nothing() -> None:

@@ -9,7 +9,7 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.parser import text_string_to_metric_families
 
 from streamguard.observe.measures import Measures
-from streamguard.observe.metrics import METRICS
+from streamguard.observe.metrics import LEGS, METRICS
 from streamguard.observe.prometheus import CONTENT_TYPE, Prometheus
 from streamguard.runtime.admission import Admission
 from streamguard.runtime.slots import Limits
@@ -23,7 +23,17 @@ def test_every_number_equals_what_was_done() -> None:
     assert differences(done.expected, done.page) == {}
     moved = {name.partition("{")[0].removesuffix("_count") for name, value in samples(done.page).items() if value}
     still = {metric.name for metric in METRICS.values() if metric.kind != "gauge"} - moved
-    assert still == {"streamguard_ack_rtt_seconds"}  # of a reader that gives credit: tests/adapters/test_watching.py
+    # Of a reader that gives credit (tests/adapters/test_watching.py), and where tokens are sampled (below).
+    assert still == {"streamguard_ack_rtt_seconds", "streamguard_token_leg_seconds"}
+
+
+def test_tokens_are_sampled_where_that_is_wanted() -> None:
+    done = worked(len(KINDS), 6, Prometheus(CollectorRegistry(), every=1))
+    found = samples(done.page)
+    legs = {name: value for name, value in found.items() if name.startswith("streamguard_token_leg_seconds_count")}
+    assert all(legs.values())
+    assert len(legs) == len(LEGS) - 1  # no source here has a buffer
+    assert {name: pair for name, pair in differences(done.expected, done.page).items() if name not in legs} == {}
 
 
 def test_a_number_that_is_wrong_is_found() -> None:

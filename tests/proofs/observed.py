@@ -9,12 +9,15 @@ from __future__ import annotations
 import logging
 import os
 import tempfile
+from collections import Counter
 from typing import Final
 
 from prometheus_client import CollectorRegistry
 
+from streamguard.observe.opentelemetry import Metrics
 from streamguard.observe.prometheus import Prometheus
-from tests.observe.mixed import differences, in_workers, worked
+from tests.observe.measured import Measured
+from tests.observe.mixed import differences, expected_of, in_workers, unequal, worked
 from tests.proofs.registry import Result, Run, Table, proof
 
 __all__ = ["compared", "observed"]
@@ -23,10 +26,10 @@ STREAMS: Final = 504
 
 
 def compared(streams: int, seed: int) -> tuple[list[tuple[object, ...]], bool]:
-    """A row for one process, and one for two: streams, numbers that are expected, and those that differ."""
+    """Rows for one process, and for two: back end, streams, numbers that are expected, and those that differ."""
     one = worked(streams, seed, Prometheus(CollectorRegistry()))
     wrong = differences(one.expected, one.page)
-    rows: list[tuple[object, ...]] = [("1", streams, len(one.expected), len(wrong))]
+    rows: list[tuple[object, ...]] = [("Prometheus", "1", streams, len(one.expected), len(wrong))]
     with tempfile.TemporaryDirectory() as folder:
         before = os.environ.get("PROMETHEUS_MULTIPROC_DIR")
         os.environ["PROMETHEUS_MULTIPROC_DIR"] = folder
@@ -37,17 +40,29 @@ def compared(streams: int, seed: int) -> tuple[list[tuple[object, ...]], bool]:
             del os.environ["PROMETHEUS_MULTIPROC_DIR"]
             if before is not None:
                 os.environ["PROMETHEUS_MULTIPROC_DIR"] = before
-    rows.append(("2", streams // 2 * 2, len(told), len(both)))
-    return rows, not wrong and not both
+    rows.append(("Prometheus", "2", streams // 2 * 2, len(told), len(both)))
+    more = [_exported(streams, (seed,)), _exported(streams // 2, (seed + 1, seed + 2))]
+    rows += more
+    return rows, not wrong and not both and not any(row[-1] for row in more)
 
 
-@proof(claim="Every number that Prometheus is told of 504 mixed streams equals what was done to them.", minutes=2)
+def _exported(streams: int, seeds: tuple[int, ...]) -> tuple[object, ...]:
+    """A row for OpenTelemetry, each of whose workers exports its own numbers."""
+    expected, found = Counter[str](), Counter[str]()
+    for seed in seeds:
+        measured = Measured()
+        expected.update(expected_of(streams, seed, Metrics(measured.provider)))
+        found.update(measured.samples())
+    return "OpenTelemetry", str(len(seeds)), streams * len(seeds), len(expected), len(unequal(expected, found))
+
+
+@proof(claim="Every number that a back end is told of 504 mixed streams equals what was done to them.", minutes=2)
 def observed(run: Run) -> Result:
     logging.disable(logging.CRITICAL)  # a line for each stream that fails on purpose
     try:
         rows, shown = compared(STREAMS, run.seed)
     finally:
         logging.disable(logging.NOTSET)
-    table = Table(("processes", "streams", "numbers that are expected", "that differ"), rows)
+    table = Table(("back end", "processes", "streams", "numbers that are expected", "that differ"), rows)
     notes = ["Every number that is not expected must be zero; bytes, and what a clock samples, are left out."]
-    return Result(shown, [table], notes, ["prometheus-client"])
+    return Result(shown, [table], notes, ["prometheus-client", "opentelemetry-sdk"])

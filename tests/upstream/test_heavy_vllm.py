@@ -12,15 +12,12 @@ from __future__ import annotations
 import os
 import re
 import signal
-import sys
 import time
 import uuid
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import httpx
 import openai
 import pytest
 
@@ -31,14 +28,13 @@ from streamguard.upstream.responses import Responses
 from streamguard.upstream.vllm import vllm_outputs
 from tests.absence import require
 from tests.modules import ROOT
-from tests.upstream.heavy import ASKED, FEW, PROMPTS, UP, Server, body, resumed_text, sdk_of, started, streamed, tail_of
+from tests.upstream.heavy import ASKED, FEW, PROMPTS, UP, Server, begun, body, resumed_text, sdk_of, streamed, tail_of
+from tests.upstream.heavy_vllm import LIMITS, MEMORY, endless, engine_of, metric, vllm_server
 
 # The warnings of these libraries are not ours.
 pytestmark = [pytest.mark.heavy, pytest.mark.anyio, pytest.mark.filterwarnings("default")]
 
 PAGE = ROOT / "docs" / "how-to" / "vllm.md"
-LIMITS = {"dtype": "float32", "max_model_len": 4096, "max_num_seqs": 8}
-MEMORY = 0.1  # the part of the machine's memory that vLLM takes; it refuses to start where that is not free
 
 
 @pytest.fixture(params=["asyncio"], scope="module")
@@ -97,16 +93,6 @@ async def test_vllms_engine_is_read_alike_in_every_kind_and_aborts_what_nobody_r
     assert engine.output_processor.get_num_unfinished_requests() == 0
 
 
-@contextmanager
-def vllm_server(models: Path, *options: str, paths: tuple[Path, ...] = ()) -> Iterator[Server]:
-    require("vllm", "pip install vllm")
-    command = [sys.executable, "-m", "vllm.entrypoints.openai.api_server", "--model", str(models / "known")]
-    for name, value in {**LIMITS, "gpu_memory_utilization": MEMORY}.items():
-        command += [f"--{name.replace('_', '-')}", str(value)]
-    with started([*command, "--enforce-eager", *options], *paths) as server:
-        yield server
-
-
 @pytest.fixture
 def serve(models: Path) -> Iterator[Server]:
     """vLLM's own server."""
@@ -130,15 +116,15 @@ async def test_vllms_server_is_read_to_its_end_by_each_api_and_stops_when_nobody
         assert isinstance(finish, Finish)
         assert finish.reason == "stop"
         assert [item async for item in server.events(request)]
-    before = _metric(serve, "generation_tokens_total")
+    before = metric(serve, "generation_tokens_total")
     left = ChatCompletions(serve.api).events(body(models / "known", "long", max_tokens=ASKED, ignore_eos=True))
     for _ in range(5):
         await left.__anext__()
     await left.aclose()
     until = time.monotonic() + UP
-    while _metric(serve, "num_requests_running"):
+    while metric(serve, "num_requests_running"):
         assert time.monotonic() < until
-    assert _metric(serve, "generation_tokens_total") - before < ASKED / 2
+    assert metric(serve, "generation_tokens_total") - before < ASKED / 2
 
 
 @pytest.fixture(scope="module", params=["Guarded", "Resumable"])
@@ -170,17 +156,17 @@ def test_an_sdk_reads_the_same_from_vllm_under_the_middleware(
 def test_a_reader_that_leaves_the_middleware_stops_vllm(
     models: Path, guarded_vllm: Server, record_property: Callable[[str, object], None]
 ) -> None:
-    before = _metric(guarded_vllm, "generation_tokens_total")
+    before = metric(guarded_vllm, "generation_tokens_total")
     answer = streamed(guarded_vllm, body(models / "known", "long", max_tokens=ASKED), ignore_eos=True)
     for _ in range(3):
         next(answer)
-    assert _metric(guarded_vllm, "num_requests_running") == 1
+    assert metric(guarded_vllm, "num_requests_running") == 1
     left = time.monotonic()
     answer.close()
-    while _metric(guarded_vllm, "num_requests_running"):
+    while metric(guarded_vllm, "num_requests_running"):
         assert time.monotonic() - left < UP
     record_property("seconds", seconds := time.monotonic() - left)
-    made = _metric(guarded_vllm, "generation_tokens_total") - before
+    made = metric(guarded_vllm, "generation_tokens_total") - before
     record_property("tokens", int(made))
     assert made < ASKED / 4
     assert seconds < 1
@@ -200,7 +186,7 @@ def test_vllm_that_is_told_to_go_leaves_no_reader_waiting(
 ) -> None:
     """Its server stops the engine and waits for its connections, of which this one would never end. The last that asks
     this server, which is gone then."""
-    with _begun(guarded_vllm, models) as pieces:
+    with begun(guarded_vllm, endless(models)) as pieces:
         guarded_vllm.process.send_signal(signal.SIGTERM)
         told = time.monotonic()
         tail = tail_of(pieces)
@@ -213,36 +199,12 @@ def test_vllm_that_is_told_to_go_leaves_no_reader_waiting(
 @pytest.mark.parametrize("guarded_vllm", ["Resumable"], indirect=True)
 def test_an_sdk_raises_when_vllms_engine_is_killed_and_no_marker_follows(models: Path, guarded_vllm: Server) -> None:
     """vLLM sends its error event, and then `[DONE]`. The last that asks this server, which is gone then."""
-    with _begun(guarded_vllm, models) as pieces:
+    with begun(guarded_vllm, endless(models)) as pieces:
         answer = streamed(guarded_vllm, body(models / "known", "long", max_tokens=ASKED), ignore_eos=True)
         next(answer)
-        os.kill(_engine_of(guarded_vllm), signal.SIGKILL)
+        os.kill(engine_of(guarded_vllm), signal.SIGKILL)
         tail = tail_of(pieces)
         with pytest.raises(openai.APIError, match="EngineCore"):
             list(answer)
     assert b'data: {"error": {"message": "EngineCore' in tail
     assert b"[DONE]" not in tail
-
-
-@contextmanager
-def _begun(server: Server, models: Path) -> Iterator[Iterator[bytes]]:
-    """A long answer whose first piece has come; the pieces that follow."""
-    asked = body(models / "known", "long", max_tokens=ASKED, ignore_eos=True, stream=True)
-    with httpx.stream("POST", f"{server.api}/chat/completions", json=asked, timeout=UP) as response:
-        pieces = response.iter_raw()
-        next(pieces)
-        yield pieces
-
-
-def _engine_of(server: Server) -> int:
-    """The process of its engine."""
-    import psutil
-
-    children = psutil.Process(server.process.pid).children()
-    (engine,) = [child.pid for child in children if "EngineCore" in " ".join(child.cmdline())]
-    return int(engine)
-
-
-def _metric(server: Server, name: str) -> float:
-    lines = httpx.get(f"{server.url}/metrics", timeout=UP).text.splitlines()
-    return sum(float(line.rpartition(" ")[2]) for line in lines if line.startswith(f"vllm:{name}{{"))

@@ -419,6 +419,19 @@ async def test_what_is_compressed_is_taken_apart_in_small_pieces(kind: str, monk
 
 
 @quick
+@pytest.mark.parametrize(
+    ("error", "said"), [(httpx.ConnectError, "cannot be reached"), (httpx.ReadError, "broke off")]
+)
+async def test_a_server_that_is_not_there_did_not_break_off(error: type[httpx.TransportError], said: str) -> None:
+    def refuse(request: httpx.Request) -> httpx.Response:
+        raise error("all connection attempts failed")
+
+    async with httpx.AsyncClient(transport=httpx.MockTransport(refuse)) as client:
+        with pytest.raises(SourceFailed, match=f"upstream_unreachable: the model's server {said}"):
+            await anext(ChatCompletions("http://model", client=client).stream({}))
+
+
+@quick
 @pytest.mark.parametrize("how", ["damaged", "cut"])
 async def test_what_is_compressed_and_not_whole_is_no_answer(how: str) -> None:
     data = gzip.compress("".join(CHAT[:-1]).encode())  # without a marker, as transformers ends

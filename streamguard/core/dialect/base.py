@@ -24,7 +24,9 @@ __all__ = [
     "Payload",
     "Reading",
     "Sent",
+    "YIELD_EVENT",
     "has_abort_part",
+    "is_event_fields",
     "refuse_wire",
     "scan_string",
     "summary",
@@ -33,6 +35,9 @@ __all__ = [
 # Reads a JSON string from the character after its opening quote on: its text, and where it ends.
 scan_string: Final[Callable[[str, int], tuple[str, int]]] = vars(json.decoder)["scanstring"]
 
+
+YIELD_EVENT: Final = "yield Event('hello', 'token')"  # what to write in place of an event's fields
+_FIELDS: Final = frozenset({"event", "data", "id", "retry", "comment"})
 
 Sent = str | Block | Event | Mapping[str, Any]  # what an encoder makes frames of
 
@@ -152,6 +157,12 @@ def has_abort_part(dialect: Dialect) -> bool:
     """Whether a dialect tells of a cancel in a part that its SDK takes for an end, and not for an error: one that says
     so, `abort_part = True`."""
     return bool(getattr(dialect, "abort_part", False))
+
+
+def is_event_fields(item: object) -> bool:
+    """Whether a mapping holds what the libraries of server-sent events take for the fields of one: it is no payload,
+    and as JSON it would be an event within an event."""
+    return isinstance(item, Mapping) and "data" in item and _FIELDS.issuperset(item)
 
 
 def summary(ending: Ending, frames: int, size: int) -> bytes:

@@ -24,8 +24,10 @@ __all__ = [
     "Call",
     "MAX_HELD",
     "Pieces",
+    "as_call",
     "as_mapping",
     "as_text",
+    "awaited",
     "call_read",
     "call_written",
     "image_url",
@@ -106,6 +108,22 @@ def call_read(id: str, name: str, arguments: str, *, cut: bool = False, choice: 
     if choice:
         fields["choice"] = choice
     return Block("invalid_tool_call" if object_in(text) is None else "tool_call", fields)
+
+
+def as_call(block: Block) -> Block:
+    """A block that came whole, as a reader gets it: the same of a `tool_call`, whose arguments may be cut off all the
+    same, by the model's own limit. `native` carries any fields, so arguments may be an object as well."""
+    if block.type != "tool_call":
+        return block
+    arguments = block.fields.get("arguments") or "{}"
+    whole = object_in(arguments) if isinstance(arguments, str) else arguments
+    kind = "tool_call" if isinstance(whole, Mapping) else "invalid_tool_call"
+    return Block(kind, {**block.fields, "arguments": arguments})
+
+
+def awaited(kind: str) -> int:
+    """How many more results of tools are awaited behind a block of this type."""
+    return {"tool_call": 1, "tool_result": -1}.get(kind, 0)
 
 
 def text_of(block: Block, dialect: str) -> str:

@@ -19,7 +19,7 @@ from typing import Any, ClassVar, Final
 import attrs
 
 from streamguard.core.dialect.base import Payload, Sent, refuse_wire, summary
-from streamguard.core.dialect.blocks import as_mapping
+from streamguard.core.dialect.blocks import as_mapping, awaited
 from streamguard.core.dialect.raw import RawEncoder
 from streamguard.core.errors import Failure, SourceFailed, UnsupportedItem, failure_from
 from streamguard.core.items import Block, Ending, Event
@@ -102,7 +102,7 @@ class EventEncoder(ABC):
             return [*self._begin(), *self._say(item)]
         if isinstance(item, Block):
             payloads = self._writers.get(item.type, self._other)(item)
-            self._asked += {"tool_call": 1, "tool_result": -1}.get(item.type, 0)
+            self._asked += awaited(item.type)
             return payloads
         return self._own(item, ending)
 

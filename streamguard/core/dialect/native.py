@@ -13,7 +13,17 @@ from typing import Any
 
 import attrs
 
-from streamguard.core.dialect.base import Payload, Reading, Sent, refuse_wire, scan_string, summary
+from streamguard.core.dialect.base import (
+    YIELD_EVENT,
+    Payload,
+    Reading,
+    Sent,
+    is_event_fields,
+    refuse_wire,
+    scan_string,
+    summary,
+)
+from streamguard.core.dialect.blocks import as_call, as_text, awaited
 from streamguard.core.errors import Failure, UnsupportedItem
 from streamguard.core.items import Block, Ending
 from streamguard.core.jsontext import dumps, quote
@@ -26,16 +36,26 @@ class NativeEncoder:
 
     text = staticmethod(quote)
 
+    def __init__(self) -> None:
+        self._asked = 0  # tool calls without a result
+
     def item(self, item: Sent, ending: Ending) -> list[Payload]:
         if not isinstance(item, Block):
-            raise UnsupportedItem(type(item).__name__, "native", "yield str, bytes or Block, or choose `raw`")
-        return [Payload(dumps({"type": item.type, **item.fields}), "block")]
+            if is_event_fields(item):
+                kind = "a mapping of an event's fields"
+                advice = f"yield the text itself, or choose `raw` and {YIELD_EVENT}"
+            else:
+                kind, advice = type(item).__name__, "yield str, bytes or Block, or choose `raw`"
+            raise UnsupportedItem(kind, "native", advice)
+        payload = Payload(dumps({"type": item.type, **item.fields}), "block")
+        self._asked += awaited(item.type)
+        return [payload]
 
     def wire(self, piece: bytes, ending: Ending) -> list[Payload]:
         raise refuse_wire("native")
 
     def judge(self, ending: Ending) -> Failure | None:
-        ending.reasons.setdefault(0, "stop")
+        ending.reasons.setdefault(0, "tool_calls" if self._asked > 0 else "stop")
         return ending.aborted()
 
     def closing(self, ending: Ending) -> list[Payload]:
@@ -48,7 +68,8 @@ class NativeEncoder:
         return {}
 
     def follow(self, name: str | None, data: bytes, ending: Ending) -> None:
-        pass  # no frame depends on another
+        if name == "block":  # nothing else is remembered
+            self._asked += awaited(as_text(json.loads(data).get("type")))
 
 
 class NativeReader:
@@ -69,7 +90,7 @@ class NativeReader:
         if name == "block":
             fields = json.loads(data)
             block = Block(fields.pop("type"), fields)
-            return Reading(block, blocks=(block,))
+            return Reading(block, blocks=(as_call(block),))
         return None
 
     def proof(self, clean: bool) -> str | None:

@@ -319,6 +319,11 @@ class ProviderReader:
         """Whether an event of which nothing is noted changes nothing here."""
         return not callable(self._end) and not self._stream.ended
 
+    @property
+    def asks_marker(self) -> bool:
+        """Whether an event must come that ends the stream, as far as is known by now."""
+        return callable(self._end) or settled(self._end, self._stream) == "provider"
+
     def noted(self) -> object:
         """All that is noted of the stream, to be compared."""
         return self._stream.noted()

@@ -24,7 +24,7 @@ from typing import Any, Final
 import attrs
 
 from streamguard.core.cursor import looks_like_cursor
-from streamguard.core.dialect.base import Payload, Sent, summary
+from streamguard.core.dialect.base import YIELD_EVENT, Payload, Sent, is_event_fields, summary
 from streamguard.core.dialect.provider import EndRule, ProviderReader, ProviderStream, Seen, settled
 from streamguard.core.dialect.stencil import Stencil
 from streamguard.core.errors import Failure, FieldRefused, UnsupportedItem
@@ -78,6 +78,8 @@ class RawEncoder:
             raise UnsupportedItem(type(item).__name__, "raw", "yield the provider's own event for it")
         self.stencil.reset()  # it may be held
         if not isinstance(item, Event):
+            if is_event_fields(item):
+                raise UnsupportedItem("a mapping of an event's fields", "raw", YIELD_EVENT)
             item = Event(dumps(item).decode())
         return self._event(item, ending)
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from streamguard.core.dialect import blocks
-from streamguard.core.dialect.blocks import Pieces, call_read, call_written, image_url, json_text, text_of
+from streamguard.core.dialect.blocks import Pieces, as_call, call_read, call_written, image_url, json_text, text_of
 from streamguard.core.errors import UnsupportedItem
 from streamguard.core.items import Block, tool_call
 
@@ -38,6 +38,16 @@ def test_a_call_without_arguments_has_none_unless_it_was_cut() -> None:
     assert call_read("c", "f", "") == tool_call("c", "f", "{}")
     assert call_read("c", "f", "", cut=True).type == "invalid_tool_call"
     assert call_read("c", "f", "", choice=2).fields["choice"] == 2
+
+
+def test_a_whole_block_is_a_call_by_the_same_rule() -> None:
+    for text in ('{"a": 1}', '{"a": ', "[1]", ""):
+        assert as_call(tool_call("c", "f", text)) == call_read("c", "f", text)
+    assert as_call(Block("tool_call", {"id": "c", "name": "f"})) == tool_call("c", "f", "{}")
+    given = Block("tool_call", {"id": "c", "arguments": {"a": 1}, "own": 2})  # `native` carries any fields
+    assert as_call(given) == given
+    assert as_call(Block("tool_call", {"arguments": [1]})) == Block("invalid_tool_call", {"arguments": [1]})
+    assert as_call(Block("image", {"url": "u"})) == Block("image", {"url": "u"})
 
 
 def test_the_parts_of_a_call_are_text() -> None:

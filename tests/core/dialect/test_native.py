@@ -7,8 +7,9 @@ import json
 import pytest
 
 from streamguard.core.dialect import Native
+from streamguard.core.dialect.base import Reading
 from streamguard.core.errors import Failure, UnsupportedItem
-from streamguard.core.items import Block, Ending, Event
+from streamguard.core.items import Block, Ending, Event, tool_call
 
 READER = Native().reader()
 
@@ -30,6 +31,12 @@ def test_a_providers_event_has_no_place(item: Event | dict[str, int]) -> None:
         Native().encoder().wire(b"data: x\n\n", Ending())
 
 
+def test_the_fields_of_an_sse_library_s_event_are_told_how_to_be_yielded() -> None:
+    """What sse-starlette's generators yield."""
+    with pytest.raises(UnsupportedItem, match=r"yield the text itself, or choose `raw` and yield Event\('hello'"):
+        Native().encoder().item({"event": "token", "data": "hello"}, Ending())
+
+
 def test_a_source_that_returns_is_complete_by_its_return() -> None:
     ending = Ending()
     assert Native().encoder().judge(ending) is None
@@ -37,6 +44,30 @@ def test_a_source_that_returns_is_complete_by_its_return() -> None:
     ending = Ending(reasons={0: "length"})
     assert Native().encoder().judge(ending) is None
     assert ending.reasons == {0: "length"}
+
+
+def test_cut_off_arguments_are_never_runnable() -> None:
+    call = tool_call("c", "rm", '{"path": "/tm')
+    (payload,) = Native().encoder().item(call, Ending())
+    reading = READER.read("block", payload.data.decode())
+    assert isinstance(reading, Reading)
+    assert reading.blocks == (Block("invalid_tool_call", call.fields),)
+    assert reading.item == call  # as it came
+
+
+def test_a_source_that_called_tools_and_returned_ends_with_that_reason() -> None:
+    call, result = tool_call("c", "f", "{}"), Block("tool_result", {"id": "c", "content": 1})
+    for items, reason in (([call], "tool_calls"), ([call, result], "stop"), ([call, call, result], "tool_calls")):
+        encoder, ending = Native().encoder(), Ending()
+        payloads = [payload for item in items for payload in encoder.item(item, ending)]
+        assert encoder.judge(ending) is None
+        assert ending.reasons == {0: reason}
+        other, ending = Native().encoder(), Ending()  # of the process that takes the stream over
+        other.follow(None, b'"text"', ending)
+        for payload in payloads:
+            other.follow(payload.name, payload.data, ending)
+        assert other.judge(ending) is None
+        assert ending.reasons == {0: reason}
 
 
 def test_an_aborted_generation_is_a_failure() -> None:

@@ -44,6 +44,16 @@ STOP = json.dumps({"choices": [{"index": 0, "delta": {}, "finish_reason": "stop"
 
 
 class TestPayload:
+    @pytest.mark.parametrize("fields", [{"event": "token", "data": "hello"}, {"data": "x", "id": "1", "retry": 5}])
+    def test_an_event_s_fields_are_not_sent_as_json_once_more(self, fields: dict[str, Any]) -> None:
+        with pytest.raises(UnsupportedItem, match=r"a mapping of an event's fields.*: yield Event\('hello', 'token'\)"):
+            through(fields, end="asgi")
+
+    def test_a_payload_that_only_looks_like_fields_passes(self) -> None:
+        items: list[Any] = [{"event": "token", "text": "x"}, {"data": 1, "choices": []}]
+        events, _ = through(*items, end="asgi")
+        assert [json.loads(data) for _, data in events[:2]] == items
+
     def test_events_mappings_and_pieces_of_a_stream_are_the_same(self) -> None:
         mapping = {"choices": [{"index": 0, "delta": {"content": "é"}}]}
         text = json.dumps(mapping, ensure_ascii=False, separators=(",", ":"))

@@ -1,0 +1,121 @@
+"""Which leg of a token's way is the slowest, and which setting changes that.
+
+    legs = Legs(every=100)
+
+    @guarded(observe=legs)
+
+One token in a hundred is timed; `legs.slowest()` says, at any time, where most of the time went.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import attrs
+
+from streamguard.core.arguments import require_whole_number
+from streamguard.observe.hooks import Acknowledged, Observer
+from streamguard.observe.stream import Leg, Sampled
+
+__all__ = ["LEGS", "Legs", "Slowest", "Way"]
+
+LEGS: Final[dict[Leg, tuple[str, str]]] = {
+    "generated": (
+        "the driver waited for the source",
+        "the source itself: the model, its server, the way there; where streamguard_loop_lag_seconds is high as well, "
+        "what blocks the event loop, or more workers",
+    ),
+    "buffered": (
+        "the token was there and the driver free, and it was not taken",
+        "what blocks the event loop (streamguard_loop_lag_seconds), or more workers; an async source, without "
+        "`buffer=`, has no threads to change",
+    ),
+    "held": (
+        "the flush policy kept it",
+        "`flush=`: Immediate(), fewer tokens in EveryTokens(n), or any_of(…, Within(seconds))",
+    ),
+    "encoded": (
+        "it was made into bytes",
+        "`compress=None`, and larger frames: `flush=EveryTokens(8)`",
+    ),
+    "appended": (
+        "the log took it",
+        "the log, nearer or faster; and fewer appends: `flush=EveryTokens(8)`",
+    ),
+    "sent": (
+        "the transport took it",
+        "what is between here and the reader: `streamguard check` finds a proxy that holds back; `window=` bounds what "
+        "waits in between",
+    ),
+    "acknowledged": (
+        "the reader had it, and the word of that came back",
+        "the reader: what it does with a token, and its network; its `credit=` bounds what waits there",
+    ),
+}
+"""Of each leg, what it is, and what to change where it is the slowest. In the order of the way."""
+
+
+@attrs.frozen
+class Slowest:
+    """The slowest leg: the mean of its seconds, its share of the whole way (0 to 1), and what to change."""
+
+    leg: Leg
+    seconds: float
+    share: float
+    change: str
+
+    def __str__(self) -> str:
+        return f"{self.leg}: {self.seconds:.3g} s a token, {self.share:.0%} of its way. To change: {self.change}"
+
+
+class Way:
+    """Adds ways up."""
+
+    def __init__(self) -> None:
+        self._sums: dict[Leg, float] = {}
+        self._counts: dict[Leg, int] = {}
+
+    def add(self, leg: Leg, seconds: float) -> None:
+        self._sums[leg] = self._sums.get(leg, 0.0) + seconds
+        self._counts[leg] = self._counts.get(leg, 0) + 1
+
+    def sampled(self, event: Sampled) -> None:
+        for leg, seconds in event.legs.items():
+            self.add(leg, seconds)
+
+    def acknowledged(self, event: Acknowledged) -> None:
+        if event.rtt is not None:
+            self.add("acknowledged", event.rtt)
+
+    @property
+    def means(self) -> dict[Leg, float]:
+        """Mean seconds of each leg that was seen, in the order of the way."""
+        return {leg: self._sums[leg] / self._counts[leg] for leg in LEGS if leg in self._sums}
+
+    def slowest(self) -> Slowest | None:
+        """The slowest; None before anything was sampled."""
+        means = self.means
+        if not means:
+            return None
+        leg = max(means, key=means.__getitem__)
+        whole = sum(means.values())
+        return Slowest(leg, means[leg], means[leg] / whole if whole else 0.0, LEGS[leg][1])
+
+
+class Legs(Observer):
+    """Sums the ways of all streams that it is told of."""
+
+    def __init__(self, every: int = 100) -> None:
+        require_whole_number("every", every)
+        self.every = every
+        self.way = Way()
+
+    def sampled(self, event: Sampled) -> None:
+        self.way.sampled(event)
+
+    def acknowledged(self, event: Acknowledged) -> None:
+        self.way.acknowledged(event)
+
+    def slowest(self) -> Slowest | None:
+        """Where most of the time went; None before anything was sampled."""
+        return self.way.slowest()
