@@ -224,12 +224,14 @@ class GuardMiddleware:
     ) -> bool:
         """Answer a request that needs no application: one that resumes, repeats another, or is refused. Whether it was
         one; any other has its claim with it, if it had to be asked for."""
-        guard, body = self.guard, b""
+        guard = self.guard
         assert guard is not None
+        body: bytes | None = None
 
         async def read() -> bytes:
             nonlocal body
-            body = body or await receive.body()
+            if body is None:  # an empty one has been read too: to read on would be to wait for the client to leave
+                body = await receive.body()
             return body
 
         resumes = facts.cursor is not None

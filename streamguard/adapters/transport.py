@@ -20,6 +20,7 @@ from __future__ import annotations
 import functools
 import logging
 import os
+import select
 import socket
 import struct
 from collections.abc import Callable
@@ -38,7 +39,7 @@ except ImportError:  # a system that has no such call
     _OUTQ = 0
 
 __all__ = [
-    "SEES_QUEUES", "Transport", "closing_by", "give_transport", "keep_transport", "of_asyncio", "queued",
+    "SEES_QUEUES", "Transport", "closing_by", "give_transport", "hung_up", "keep_transport", "of_asyncio", "queued",
     "say_who_drops", "transport_of", "warn_of_kept",
 ]  # fmt: skip
 
@@ -46,6 +47,7 @@ logger = logging.getLogger("streamguard")
 
 SEES_QUEUES: Final = ioctl is not None
 """Whether this system says what it holds of a connection."""
+_HANGUP: Final[int | None] = getattr(select, "POLLRDHUP", None)  # Linux
 _KEY: Final = "streamguard.transport"
 _PAGE: Final = "how-to: drop-a-reader-that-does-not-read"
 
@@ -201,6 +203,16 @@ def queued(connection: Any) -> int:
     except OSError:
         return 0
     return found
+
+
+def hung_up(connection: Any) -> bool:
+    """Whether the other side has closed, or half closed, though not all that it sent was read: then the close is behind
+    what waits, and whoever does not read on is not told. False where the system does not say."""
+    if _HANGUP is None or connection is None or connection.fileno() < 0:
+        return False
+    looked = select.poll()
+    looked.register(connection.fileno(), _HANGUP)
+    return bool(looked.poll(0))
 
 
 def _no_linger(connection: Any) -> None:

@@ -3,9 +3,10 @@
 The request's body is streamed, as it comes; so is the answer's, a `send` for each piece that the upstream sent. Nothing
 is taken apart, but for one thing: an event stream that the upstream compressed, which could not be guarded as it is.
 
-Two tasks: one asks, the other waits for the client to leave, once all of the request has come. Who leaves ends the
-request, and with it the connection to the upstream, which is how a model's server learns of it: at once, whether it
-has begun to answer or not. Where GuardMiddleware keeps the stream for a client that may come back, it says so later,
+Two tasks: one asks, the other waits for the client to leave, once all of the request has come; before that it looks
+whether the client has hung up, which a server does not see that is not read from. Who leaves ends the request, and with
+it the connection to the upstream, which is how a model's server learns of it: at once, whether it has begun to answer
+or not. Where GuardMiddleware keeps the stream for a client that may come back, it says so later,
 or never.
 
 An answer that breaks off is never ended. As a stream it fails, by the exception; any other answer is broken off too.
@@ -23,6 +24,7 @@ import anyio
 from streamguard.adapters.asgi import send_refusal
 from streamguard.adapters.middleware_judge import kind_of
 from streamguard.adapters.seal import Message, Receive, Scope, Send, mark_aborted
+from streamguard.adapters.transport import hung_up, transport_of
 from streamguard.client.body import Body, coding_of
 from streamguard.core.arguments import one_line
 from streamguard.core.errors import SourceFailed
@@ -34,6 +36,7 @@ __all__ = ["Asked", "Relay", "target_of"]
 
 logger = logging.getLogger("streamguard")
 
+_LOOK: Final = 1.0  # seconds between two looks at a client whose body the upstream does not take
 _TAKEN_APART: Final = ("gzip", "deflate")
 _UNGUARDED: Final = (
     "the upstream compresses its event streams (%s), which cannot be guarded so: they pass as they are. Turn its "
@@ -115,6 +118,7 @@ class _Exchange:
         self._send = send
         self._tasks: Any = None
         self._watches = False
+        self._looks = False
 
     async def run(self, tasks: Any) -> None:
         """Ask, and answer; the group's cancellation breaks it off."""
@@ -163,14 +167,27 @@ class _Exchange:
             if message["type"] == "http.disconnect":
                 raise _Left
             more = message.get("more_body", False)
+            if not more:
+                self._begin_watching()
+            elif not self._looks:
+                self._looks = True
+                self._tasks.start_soon(self._look)
             if message.get("body"):
                 yield message["body"]
-        self._begin_watching()
 
     def _begin_watching(self) -> None:
         if not self._watches:
             self._watches = True
             self._tasks.start_soon(self._watch)
+
+    async def _look(self) -> None:
+        """End the exchange when the client hangs up while its body waits for the upstream to take it."""
+        transport = transport_of(self._scope, self._receive)
+        while transport is not None and not self._watches:
+            await anyio.sleep(_LOOK)
+            if hung_up(transport.socket()):
+                self._tasks.cancel_scope.cancel()
+                return
 
     async def _watch(self) -> None:
         """End the exchange when the client leaves."""
@@ -216,7 +233,6 @@ class _Exchange:
             mark_aborted(self._scope)  # and return: a body without its last message is the abort
         except OSError:
             pass  # nobody takes it any more
-
 
     def _log(self, exc: UpstreamFailed, when: str) -> None:
         asked = one_line(f"{self._scope['method']} {self._scope['path']}")  # a path may have line ends in it

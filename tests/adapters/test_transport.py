@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import select
 import socket
 import sys
 from collections.abc import AsyncIterator
@@ -13,7 +14,7 @@ import pytest
 
 from streamguard.adapters.asgi import GuardedAnswer, SealMiddleware
 from streamguard.adapters.asgi_sink import AsgiSink
-from streamguard.adapters.transport import Transport, keep_transport, say_who_drops, transport_of, warn_of_kept
+from streamguard.adapters.transport import Transport, hung_up, keep_transport, say_who_drops, transport_of, warn_of_kept
 from streamguard.observe.hooks import Outcome
 from streamguard.runtime.timing import Timing
 from streamguard.testing import Conduct, ScriptedServer
@@ -54,6 +55,18 @@ def cycle(transport: Any) -> Any:
 
 
 async def closure() -> Any: ...
+
+
+@pytest.mark.skipif(not hasattr(select, "POLLRDHUP"), reason="the system does not say")
+def test_a_close_behind_unread_bytes_is_seen() -> None:
+    ours, theirs = socket.socketpair()
+    with ours:
+        theirs.send(b"x")
+        assert not hung_up(ours)
+        theirs.close()
+        assert hung_up(ours)
+    assert not hung_up(ours)
+    assert not hung_up(None)
 
 
 @pytest.mark.anyio

@@ -80,6 +80,13 @@ def test_the_same_key_is_asked_of_the_upstream_once() -> None:
     assert (made.starts, other.status_code, plain) == (1, 422, [{"body": "a"}] * 2)
 
 
+def test_a_key_with_an_empty_body_is_answered() -> None:
+    with fronted(Site().app) as (proxy, _):
+        headers = {"idempotency-key": "k" * 22, "content-type": "application/json"}
+        answers = [http.post(f"{proxy.url}/good", content=b"", headers=headers, timeout=5) for _ in range(2)]
+    assert [contents(answer.content) for answer in answers] == [WHOLE, WHOLE]
+
+
 def test_a_cancel_stops_the_upstream() -> None:
     made = Site()
     with fronted(made.app) as (proxy, _), proxy.connect() as connection:

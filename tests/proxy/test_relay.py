@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from streamguard.core.receipt import Verdict
+from streamguard.proxy import relay
 from tests.adapters.asgi_apps import exchange
 from tests.adapters.middleware_apps import DONE, chunk, events, streaming
 from tests.adapters.servers import Gate
@@ -193,6 +194,14 @@ def test_who_leaves_in_the_middle_of_a_request_ends_it() -> None:
             connection.send(b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n\r\nabc")
             while not (wired.requests and wired.requests[0].endswith(b"abc")):
                 assert not wired.left.wait(0.005)
+        assert wired.left.wait(10)
+
+
+def test_who_hangs_up_behind_what_nobody_reads_ends_it_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(relay, "_LOOK", 0.01)
+    monkeypatch.setattr(relay, "hung_up", lambda connection: connection.fileno() > 0)
+    with Wired(b"") as wired, in_front(wired.port) as proxy, proxy.connect() as connection:
+        connection.send(b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n\r\nabc")
         assert wired.left.wait(10)
 
 
