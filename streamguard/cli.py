@@ -254,8 +254,8 @@ def _proxy(options: argparse.Namespace) -> int:
         return _missing(exc, "proxy")
     try:
         return 0 if run(options) else FAILED
-    except ModuleNotFoundError as exc:  # what the log needs
-        return _missing(exc, "redis")
+    except ModuleNotFoundError as exc:  # what the log needs; the rest of its address may have a password in it
+        return _missing(exc, "redis", f"--log {options.log.partition(':')[0]}://…", "proxy,redis")
     except ValueError as exc:
         return _problem(str(exc), UNUSABLE)
     except OSError as exc:
@@ -265,12 +265,14 @@ def _proxy(options: argparse.Namespace) -> int:
 _COMMANDS: Final[Mapping[str, Callable[[argparse.Namespace], int]]] = {"demo": _demo, "check": _check, "proxy": _proxy}
 
 
-def _missing(exc: ModuleNotFoundError, extra: str) -> int:
-    """What to install. Raises `exc` itself if it is no library of the extra's."""
+def _missing(exc: ModuleNotFoundError, extra: str, what: str | None = None, install: str | None = None) -> int:
+    """What to install, for the command of the extra's name or for `what`. Raises `exc` itself if it is no library of
+    the extra's."""
     library = (exc.name or "").partition(".")[0]
     if library in ("", "streamguard"):
         raise exc
-    return _problem(f'`streamguard {extra}` needs {library}: pip install "streamguard-io[{extra}]"', UNUSABLE)
+    needed = f"`streamguard {extra}` needs {library}" if what is None else f"`{what}` needs the extra {extra}"
+    return _problem(f'{needed}: pip install "streamguard-io[{install or extra}]"', UNUSABLE)
 
 
 def _problem(text: str, code: int) -> int:
@@ -288,9 +290,9 @@ def _version() -> str:
 def _picture(text: str) -> Path:
     path = Path(text)
     if path.suffix not in (".svg", ".png"):
-        refuse("a file name that ends in .svg or .png")
+        refuse("a file name that ends in .svg or .png", text)
     if not path.absolute().parent.is_dir():
-        refuse("a file in a directory that exists")
+        refuse("a file in a directory that exists", text)
     return path
 
 

@@ -42,7 +42,8 @@ Without --principal-header whoever knows a stream's id, 128 random bits, may rea
 
 exit code:
   2 for a wrong command line, or if a library is missing; 3 if the proxy could not start, as where its port is
-  taken. SIGTERM ends it once its streams are over, at the latest after --grace; the code is that of the signal.
+  taken or its log cannot be used. SIGTERM ends it once its streams are over, at the latest after --grace; the
+  code is that of the signal.
 """
 
 
@@ -128,24 +129,27 @@ def limits_of(options: argparse.Namespace) -> dict[str, Any] | None:
 def _log(text: str) -> str:
     if text == "memory" or re.match(r"(sqlite:|rediss?://|unix://).", text):
         return text
-    return refuse("memory, sqlite:PATH, redis://…, rediss://… or unix://…")
+    # What follows the scheme may have a password in it.
+    return refuse("memory, sqlite:PATH, redis://…, rediss://… or unix://…", re.sub(":.+", ":…", text))
 
 
 def _name(text: str) -> str:
-    return text if re.fullmatch(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+", text) else refuse("the name of a header")
+    return text if re.fullmatch(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+", text) else refuse("the name of a header", text)
 
 
 def _path(text: str) -> str:
-    return text if re.fullmatch(r"(/[A-Za-z0-9._~-]+)+", text) else refuse("a path such as /streams")
+    return text if re.fullmatch(r"(/[A-Za-z0-9._~-]+)+", text) else refuse("a path such as /streams", text)
 
 
 def _size(text: str) -> int:
     found = re.fullmatch(r"([0-9]{1,15})([KMG]?)", text.strip().upper())
-    return int(found[1]) << {"": 0, "K": 10, "M": 20, "G": 30}[found[2]] if found else refuse("bytes, such as 64M,")
+    if not found:
+        refuse("bytes, such as 64M,", text)
+    return int(found[1]) << {"": 0, "K": 10, "M": 20, "G": 30}[found[2]]
 
 
 def _one_of(*names: str) -> Callable[[str], str]:
     def known(text: str) -> str:
-        return text if text in names else refuse(f"one of {', '.join(names)}")
+        return text if text in names else refuse(f"one of {', '.join(names)}", text)
 
     return known

@@ -46,7 +46,7 @@ class Pool:
             upstream.scheme, upstream.host, upstream.port or {b"http": 80, b"https": 443}[upstream.scheme]
         )
         self._timeouts = {"connect": connect, "read": silence, "write": silence}
-        self._ssl = None if upstream.scheme == b"http" else ssl.create_default_context(cafile=cacert)
+        self._ssl = None if upstream.scheme == b"http" else _believing(cacert)
         self._idle: deque[httpcore.AsyncHTTPConnection] = deque()  # the one that was used last is the last
 
     async def ask(
@@ -148,3 +148,10 @@ def told() -> Iterator[None]:
         raise UpstreamFailed("upstream_silent", "the upstream said nothing for too long", 504) from exc
     except (httpcore.NetworkError, httpcore.ProtocolError) as exc:
         raise UpstreamFailed("upstream_broke", "the upstream broke off", 502) from exc
+
+
+def _believing(cacert: str | None) -> ssl.SSLContext:
+    try:
+        return ssl.create_default_context(cafile=cacert)
+    except OSError as exc:  # which does not name the file
+        raise OSError(f"the authorities in {cacert} cannot be read: {exc.strerror or exc}") from exc

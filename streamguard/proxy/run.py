@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import asyncio
 import sys
 from typing import Any
 
-from streamguard.log.base import StreamLog
+from streamguard.log.base import LogUnavailable, StreamLog
 from streamguard.proxy.app import ProxySettings, proxy_app
 from streamguard.proxy.command import limits_of
 from streamguard.proxy.server import bound, serve
@@ -31,8 +32,21 @@ def log_named(text: str) -> StreamLog:
     return RedisLog(text)
 
 
+async def _tried(log: StreamLog) -> None:
+    """Use a log, and close it: one that cannot be used would else be found out by the first stream, as a 503. It is not
+    the log that serves, since a closed one stays closed. Raises OSError."""
+    try:
+        await log.sweep(1)
+    except LogUnavailable as exc:
+        raise OSError(str(exc)) from exc
+    finally:
+        await log.aclose()
+
+
 def settings_of(options: argparse.Namespace) -> ProxySettings:
-    """What the options say of the proxy's behaviour."""
+    """What the options say of the proxy's behaviour. Raises ValueError for options that do not go together."""
+    if f"{options.ready}/".startswith(f"{options.path}/"):
+        raise ValueError(f"--ready {options.ready} hides where streams are resumed (--path {options.path})")
     limits = limits_of(options)
     return ProxySettings(
         principal_header=options.principal_header,
@@ -55,9 +69,13 @@ def settings_of(options: argparse.Namespace) -> ProxySettings:
 
 def run(options: argparse.Namespace) -> bool:
     """Serve until the process is told to go. Whether it ever served. Raises ValueError and OSError for options that
-    cannot be, before anything listens."""
+    cannot be, and for a log that cannot be used, before anything listens."""
     settings = settings_of(options)
-    app = proxy_app(Upstream.parse(options.upstream), log_named(options.log), settings)
+    upstream = Upstream.parse(options.upstream)
+    if options.cacert is not None and upstream.scheme != b"https":
+        raise ValueError(f"--cacert is for an upstream of https://, not {options.upstream}")
+    app = proxy_app(upstream, log_named(options.log), settings)
+    asyncio.run(_tried(log_named(options.log)))
     listening = None if options.uds else bound(options.host, options.port)
 
     def listens() -> None:

@@ -10,7 +10,8 @@ from __future__ import annotations
 import logging
 import math
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any, Final
 
 import uvicorn
@@ -25,16 +26,26 @@ _BACKLOG: Final = 2048
 
 def bound(host: str, port: int) -> socket.socket:
     """A socket that listens there. Raises OSError."""
-    family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-    made = socket.socket(family, kind, protocol)
-    try:
-        made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        made.bind(address)
-        made.listen(_BACKLOG)
-    except OSError:
-        made.close()
-        raise
+    with _named(f"{host}, port {port}"):
+        family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        made = socket.socket(family, kind, protocol)
+        try:
+            made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            made.bind(address)
+            made.listen(_BACKLOG)
+        except OSError:
+            made.close()
+            raise
     return made
+
+
+@contextmanager
+def _named(where: str) -> Iterator[None]:
+    """What the system refuses does not say where."""
+    try:
+        yield
+    except OSError as exc:
+        raise OSError(f"it cannot listen at {where}: {exc.strerror or exc}") from exc
 
 
 class _Server(uvicorn.Server):
@@ -43,7 +54,8 @@ class _Server(uvicorn.Server):
         self._listens = listens
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        await super().startup(sockets)
+        with _named(f"{self.config.uds}"):  # a given socket listens already
+            await super().startup(sockets)
         if self.started:
             self._listens()
 

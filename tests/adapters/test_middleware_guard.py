@@ -47,6 +47,18 @@ async def broken() -> AsyncGenerator[bytes, None]:
     raise ValueError("password=hunter2")
 
 
+@pytest.mark.parametrize(("kind", "warnings"), [(EVENTS, 1), (LINES, 1), (b"text/html", 0)])
+async def test_streams_that_leave_by_http_1_0_are_told_of_once(
+    kind: bytes, warnings: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    middleware = guarding(WHOLE, kind=kind)
+    for _ in range(2):
+        assert (await called(middleware, http(version="1.0"))).body == b"".join(WHOLE)
+    said = [record.levelname for record in caplog.records if "its streams are not guarded" in record.message]
+    assert said == ["WARNING"] * warnings
+    assert all("`proxy_http_version 1.1`" in record.message for record in caplog.records)
+
+
 # ---- ends -----------------------------------------------------------------------------------------
 
 

@@ -69,7 +69,9 @@ def test_a_value_that_cannot_be_is_refused_wherever_it_stands(option: str, value
         with pytest.raises(SystemExit) as refused:
             parsed(URL, *argv, **environ)
         assert refused.value.code == 2
-        assert f"--{option}" in capsys.readouterr().err
+        said = capsys.readouterr().err
+        assert f"--{option}" in said
+        assert option == "log" or f"needed, not '{value}'" in said
 
 
 def test_a_log_is_named_by_its_address(tmp_path: Any) -> None:
@@ -88,13 +90,56 @@ def test_a_log_is_named_by_its_address(tmp_path: Any) -> None:
         (["http://x/?a=b"], "nothing else"),
         (["http://x/a b"], "without spaces"),
         (["http://x:99999"], "ort"),
-        (["https://x", "--cacert", "absent.pem"], "could not start"),
-        ([URL, "--host", "192.0.2.1"], "could not start"),
+        ([URL, "--cacert", "ca.pem"], "--cacert is for an upstream of https://"),
+        ([URL, "--ready", "/streams"], "--ready /streams hides where streams are resumed"),
+        ([URL, "--ready", "/sg/up", "--path", "/sg"], "--ready /sg/up hides"),
+    ],
+)
+def test_a_command_line_that_cannot_be_is_refused_before_anything_starts(
+    argv: list[str], words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(["proxy", *argv]) == cli.UNUSABLE
+    assert words in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("argv", "words"),
+    [
+        (["https://x", "--cacert", "absent.pem"], "the authorities in absent.pem cannot be read"),
+        ([URL, "--host", "192.0.2.1", "--port", "8123"], "it cannot listen at 192.0.2.1, port 8123: "),
+        ([URL, "--log", "sqlite:/absent/of/x.db"], "the log is unavailable: "),
+        ([URL, "--log", "redis://127.0.0.1:1/0"], "the log is unavailable: "),
     ],
 )
 def test_what_cannot_start_says_why(argv: list[str], words: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["proxy", *argv]) in (2, 3)
-    assert words in capsys.readouterr().err
+    assert cli.main(["proxy", *argv]) == cli.FAILED
+    assert f"the proxy could not start: {words}" in capsys.readouterr().err
+
+
+def test_a_unix_socket_that_cannot_be_is_named() -> None:
+    command = [sys.executable, "-m", "streamguard.cli", "proxy", URL, "--uds", "absent/of/proxy.sock"]
+    done = subprocess.run(command, cwd=ROOT, stderr=subprocess.PIPE, text=True)
+    assert done.returncode == cli.FAILED
+    assert "could not start: it cannot listen at absent/of/proxy.sock: No such file" in done.stderr
+
+
+def test_a_path_beside_that_of_the_streams_may_say_ready() -> None:
+    assert settings_of(parsed(URL, "--ready", "/streams-up")).ready == "/streams-up"
+
+
+def test_a_log_that_lacks_its_library_is_named_without_its_password(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def lacking(text: str) -> Any:
+        raise ModuleNotFoundError("No module named 'redis'", name="redis")
+
+    monkeypatch.setattr("streamguard.proxy.run.log_named", lacking)
+    assert cli.main(["proxy", URL, "--log", "rediss://ann:secret@cache/0"]) == cli.UNUSABLE
+    said = '`--log rediss://…` needs the extra redis: pip install "streamguard-io[proxy,redis]"'
+    assert capsys.readouterr().err == f"streamguard: {said}\n"
+    with pytest.raises(SystemExit):
+        parsed(URL, "--log", "postgres://ann:secret@db")
+    assert "secret" not in capsys.readouterr().err
 
 
 def test_help_teaches_and_needs_no_library() -> None:
