@@ -225,6 +225,29 @@ def test_a_resume_is_a_get_behind_the_last_frame_with_the_credentials_and_withou
     assert first.method == "POST"
 
 
+def test_a_cookie_that_the_caller_set_goes_along_on_a_resume_and_on_a_cancel(read: Read) -> None:
+    with Server(cut_after(2), whole(2)) as server:
+        found = read(server.url, headers={"cookie": "session=ann"}, resume=NOW)
+    assert (found["error"], [asked.headers.get("cookie") for asked in server.requests]) == (None, ["session=ann"] * 2)
+    with Server(whole(end=b""), saying(200)) as server:
+        found = read(server.url, after=1, then="cancel", headers={"cookie": "session=ann"})
+    assert found["cancelled"] is True
+    assert [(asked.method, asked.headers.get("cookie")) for asked in server.requests] == [
+        ("GET", "session=ann"), ("DELETE", "session=ann"),
+    ]  # fmt: skip
+
+
+def test_credentials_are_not_brought_back_to_where_another_origin_redirected(read: Read) -> None:
+    """`fetch` itself took them out of the redirected request."""
+    secrets = {"cookie": "session=ann", "authorization": "Bearer x"}
+    with Server(cut_after(2), whole(2)) as other, Server(saying(307, location=f"{other.url}/there")) as first:
+        found = read(first.url, headers={**secrets, "x-own": "1"}, resume=NOW)
+    assert (found["error"], found["receipt"]["resumes"]) == (None, 1)
+    assert secrets.items() <= first.requests[0].headers.items()
+    assert [asked.headers.get("x-own") for asked in other.requests] == ["1", "1"]
+    assert not [asked for asked in other.requests if secrets.keys() & asked.headers.keys()]
+
+
 def test_frames_that_come_again_are_dropped_and_counted(read: Read) -> None:
     with Server(cut_after(3), whole(1)) as server:
         found = read(server.url, resume=NOW)
