@@ -3,6 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
+import re
+import subprocess
+from pathlib import Path
+from shutil import copytree, ignore_patterns
 from typing import Any
 
 import anyio
@@ -12,6 +17,7 @@ from starlette.requests import Request as Asked
 from starlette.routing import Route
 
 from streamguard.adapters.starlette import guarded
+from streamguard.browser import SCRIPT
 from streamguard.core.cursor import cursor_zero
 from streamguard.core.errors import SourceFailed
 from streamguard.core.items import Block
@@ -19,6 +25,7 @@ from streamguard.core.negotiate import Answer, write_answer
 from streamguard.core.wire import Binary, Ndjson, Sse
 from streamguard.runtime.timing import Timing
 from streamguard.testing.plan import HEAD, End, Plan, RandomCut
+from tests.absence import require
 from tests.adapters.logged_apps import Site
 from tests.adapters.servers import Gate, serving
 from tests.browser.conftest import Read
@@ -26,6 +33,7 @@ from tests.client.server import LAST_CHUNK, SID, Connection, Made, Request, Scri
 from tests.clients.lines import Script as Lines
 from tests.clients.site import through
 from tests.core.wire.streams import chat_events
+from tests.modules import ROOT
 
 pytestmark = pytest.mark.usefixtures("at_once")
 
@@ -246,6 +254,26 @@ def test_credentials_are_not_brought_back_to_where_another_origin_redirected(rea
     assert secrets.items() <= first.requests[0].headers.items()
     assert [asked.headers.get("x-own") for asked in other.requests] == ["1", "1"]
     assert not [asked for asked in other.requests if secrets.keys() & asked.headers.keys()]
+
+
+def test_the_example_of_the_how_to_reads_with_its_header(tmp_path: Path) -> None:
+    require("node", "apt-get install nodejs")
+    page = (ROOT / "docs/how-to/read-a-stream-in-the-browser.md").read_text(encoding="utf-8")
+    found = re.search(r"^```js\n// node_reader.mjs.*?\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
+    assert found is not None
+    (tmp_path / "node_reader.mjs").write_text(found[1], encoding="utf-8")
+    package = tmp_path / "node_modules" / "streamguard"
+    package.parent.mkdir()
+    copytree(SCRIPT.parent, package, ignore=ignore_patterns("__pycache__"))  # what npm makes of a folder
+    with Server(whole()) as server:
+        environment = {**os.environ, "BASE_URL": server.url, "API_KEY": "key"}
+        out = subprocess.run(
+            ["node", "node_reader.mjs"], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=60
+        )
+    assert (out.returncode, out.stderr) == (0, "")
+    assert re.fullmatch(r"Hello world\nCOMPLETE, 4 frames, crc [0-9a-f]{8}\n", out.stdout)
+    [asked] = server.requests
+    assert (asked.method, asked.path, asked.headers["authorization"]) == ("POST", "/chat", "Bearer key")
 
 
 def test_frames_that_come_again_are_dropped_and_counted(read: Read) -> None:
