@@ -10,8 +10,8 @@ import streamguard
 
 # The only libraries whose absence may keep a module from being imported.
 EXTRAS = {
-    "aiohttp", "asgiref", "django", "hypothesis", "fastapi", "flask", "httpx", "matplotlib", "opentelemetry",
-    "prometheus_client", "pydantic", "redis", "rich", "starlette", "uvicorn",
+    "aiohttp", "asgiref", "django", "hypothesis", "fastapi", "flask", "httpcore", "httpx", "matplotlib",
+    "opentelemetry", "prometheus_client", "pydantic", "redis", "rich", "starlette", "uvicorn",
 }  # fmt: skip
 
 imported, waiting = [], []
