@@ -744,6 +744,7 @@ def test_a_model_server_that_dies_is_noticed_through_the_proxy_as_the_tutorial_s
     page = (ROOT / "docs" / "tutorial" / "guard-a-vllm.md").read_text(encoding="utf-8")
     unguarded, guarded = re.findall(r"^```text\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
     with served(tmp_path, "fake_vllm_app.py") as url, in_front(int(url.rpartition(":")[2])) as proxy:
+        assert [http.get(f"{url}{path}").status_code for path in ("/metrics", "/v1/chat/completions")] == [404, 404]
         assert ran(tmp_path, "counting.py", url) == unguarded
         assert ran(tmp_path, "counting.py", proxy.url) == guarded
 

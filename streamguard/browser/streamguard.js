@@ -1513,7 +1513,8 @@ const LINGER = 250; // milliseconds to read on after the terminal, so that the c
 const SLICE = 8; // milliseconds after which others get a turn: a task of 50 shows
 const LATER = [408, 425, 429, 500, 502, 503, 504];
 const NO_MORE = { 404: "unknown_stream", 409: "misfit", 410: "trimmed" };
-const OF_ONE_REQUEST = new Set(["cookie", "expect", "idempotency-key", "range", "trailer", "transfer-encoding"]);
+const OF_ONE_REQUEST = new Set(["expect", "idempotency-key", "range", "trailer", "transfer-encoding"]);
+const CREDENTIALS = ["authorization", "cookie", "proxy-authorization"]; // what `fetch` takes to no other origin
 const OWN_OPTIONS = ["json", "dialect", "lenient", "limits", "maxFrame", "resume", "fetch"];
 const OF_THE_BODY = ["method", "body", "duplex", "integrity", "keepalive"];
 const LIMITS = { firstByteMs: 60_000, livenessMs: 45_000, stallMs: null, maxReceived: 64 * 1024 * 1024 };
@@ -1979,11 +1980,20 @@ export class Answer {
     return init;
   }
 
+  /** Whether a redirect led the request to another origin than the one it was for. */
+  get #elsewhere() {
+    const { redirected, url } = this.response;
+    if (!redirected || !url) return false; // without one its stream is looked for at the address that was asked
+    return new URL(url).origin !== new URL(String(this.#request.url), globalThis.location?.href).origin;
+  }
+
   #again() {
     const headers = new Headers(this.#request.init.headers);
     for (const name of [...headers.keys()]) {
       if (/^(content-|if-)/.test(name) || OF_ONE_REQUEST.has(name)) headers.delete(name);
     }
+    // Where another origin was led to, `fetch` took them out of its request: here they would be sent there after all.
+    if (this.#elsewhere) for (const name of CREDENTIALS) headers.delete(name);
     return headers;
   }
 

@@ -130,6 +130,15 @@ def _unseen(evidence: Evidence) -> str | None:
     return f"whether the server stops when its reader leaves was not seen: {leave.why_not or 'the answer is too short'}"
 
 
+def _end_unseen(evidence: Evidence) -> str | None:
+    left = [run for run in evidence.streams if run.left and run.end and not run.end.whole and run.end.error is None]
+    if not left:
+        return None
+    count = len(evidence.runs)
+    times = f" (in {len(left)} of {count} answers)" if count > 1 else ""
+    return f"the answer was left after {left[0].ended or 0.0:.3g} s: its end was not seen{times}"
+
+
 def _http1(evidence: Evidence) -> str | None:
     return None if evidence.offered_http2 else "HTTP/2 was not offered: what HTTP/2 clients get was not seen"
 
@@ -150,7 +159,8 @@ BESIDE: Final[Sequence[Fault[Evidence]]] = (
     Fault("unframed", _unframed, "HTTP/1.1 towards the client", PAGES["proxy"], "warning"),
     Fault("silence", _silent, "heartbeats; a guarded stream has them (Timing.heartbeat)", PAGES["proxy"], "warning"),
     Fault("cut_behind", _cut_behind, "the server's log says what closed the connection", PAGES["proxy"], "warning"),
-    Fault("unguarded", _unguarded, "@guarded on the endpoint", PAGES["first"], "note"),
+    Fault("unguarded", _unguarded, f"@guarded on the endpoint, {settings.PROXY}", PAGES["first"], "note"),
+    Fault("end_unseen", _end_unseen, "a longer --max-time", PAGES["check"], "note", ("failed",)),
     Fault("too_short", _too_short, "", PAGES["check"], "note"),
     Fault("abort_unseen", _untried, "", PAGES["check"], "note", ("abort_lost",)),
     Fault("leave_unseen", _unseen, "--gauge URL#NAME", PAGES["check"], "note"),

@@ -80,6 +80,8 @@ async def _read(
 
     def leaving() -> None:
         run.began = anyio.current_time()
+        if limit is not None:
+            scope.deadline = run.began + limit  # else what is loaded before the first request is taken from the answer
 
     with anyio.move_on_after(limit) as scope:
         try:

@@ -7,11 +7,12 @@ from typing import Final
 from streamguard.check.evidence import Evidence
 from streamguard.check.fault import PAGES
 
-__all__ = ["DONE", "GZIP", "LEAVE", "TAIL", "abort", "abort_page", "hold", "idle", "terminal"]
+__all__ = ["DONE", "GZIP", "LEAVE", "PROXY", "TAIL", "abort", "abort_page", "hold", "idle", "terminal"]
 
 _NGINX: Final = ("nginx", "openresty")
 
-TAIL: Final = "in the endpoint: send what is held before the body ends; @guarded does"
+PROXY: Final = "or `streamguard proxy` in front of the server"
+TAIL: Final = f"in the endpoint: send what is held before the body ends; @guarded does, {PROXY}"
 DONE: Final = (
     "in the server: send the end marker only after a finish reason, never from a `finally`; "
     "in front of one that you cannot change: a guarded relay, which fails such an answer"
@@ -50,7 +51,7 @@ def terminal(evidence: Evidence) -> str:
         )
     return (
         "in the endpoint: one last event that says so; @guarded writes it "
-        f"(a server that never does: --profile){again}"
+        f"(a server that never does: --profile), {PROXY}{again}"
     )
 
 

@@ -3,6 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
+import re
+import subprocess
+from pathlib import Path
+from shutil import copytree, ignore_patterns
 from typing import Any
 
 import anyio
@@ -12,6 +17,7 @@ from starlette.requests import Request as Asked
 from starlette.routing import Route
 
 from streamguard.adapters.starlette import guarded
+from streamguard.browser import SCRIPT
 from streamguard.core.cursor import cursor_zero
 from streamguard.core.errors import SourceFailed
 from streamguard.core.items import Block
@@ -19,6 +25,7 @@ from streamguard.core.negotiate import Answer, write_answer
 from streamguard.core.wire import Binary, Ndjson, Sse
 from streamguard.runtime.timing import Timing
 from streamguard.testing.plan import HEAD, End, Plan, RandomCut
+from tests.absence import require
 from tests.adapters.logged_apps import Site
 from tests.adapters.servers import Gate, serving
 from tests.browser.conftest import Read
@@ -26,6 +33,7 @@ from tests.client.server import LAST_CHUNK, SID, Connection, Made, Request, Scri
 from tests.clients.lines import Script as Lines
 from tests.clients.site import through
 from tests.core.wire.streams import chat_events
+from tests.modules import ROOT
 
 pytestmark = pytest.mark.usefixtures("at_once")
 
@@ -223,6 +231,49 @@ def test_a_resume_is_a_get_behind_the_last_frame_with_the_credentials_and_withou
     assert again.headers["authorization"] == "x"
     assert not {"content-type", "content-length", "idempotency-key"} & again.headers.keys()
     assert first.method == "POST"
+
+
+def test_a_cookie_that_the_caller_set_goes_along_on_a_resume_and_on_a_cancel(read: Read) -> None:
+    with Server(cut_after(2), whole(2)) as server:
+        found = read(server.url, headers={"cookie": "session=ann"}, resume=NOW)
+    assert (found["error"], [asked.headers.get("cookie") for asked in server.requests]) == (None, ["session=ann"] * 2)
+    with Server(whole(end=b""), saying(200)) as server:
+        found = read(server.url, after=1, then="cancel", headers={"cookie": "session=ann"})
+    assert found["cancelled"] is True
+    assert [(asked.method, asked.headers.get("cookie")) for asked in server.requests] == [
+        ("GET", "session=ann"), ("DELETE", "session=ann"),
+    ]  # fmt: skip
+
+
+def test_credentials_are_not_brought_back_to_where_another_origin_redirected(read: Read) -> None:
+    """`fetch` itself took them out of the redirected request."""
+    secrets = {"cookie": "session=ann", "authorization": "Bearer x"}
+    with Server(cut_after(2), whole(2)) as other, Server(saying(307, location=f"{other.url}/there")) as first:
+        found = read(first.url, headers={**secrets, "x-own": "1"}, resume=NOW)
+    assert (found["error"], found["receipt"]["resumes"]) == (None, 1)
+    assert secrets.items() <= first.requests[0].headers.items()
+    assert [asked.headers.get("x-own") for asked in other.requests] == ["1", "1"]
+    assert not [asked for asked in other.requests if secrets.keys() & asked.headers.keys()]
+
+
+def test_the_example_of_the_how_to_reads_with_its_header(tmp_path: Path) -> None:
+    require("node", "apt-get install nodejs")
+    page = (ROOT / "docs/how-to/read-a-stream-in-the-browser.md").read_text(encoding="utf-8")
+    found = re.search(r"^```js\n// node_reader.mjs.*?\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
+    assert found is not None
+    (tmp_path / "node_reader.mjs").write_text(found[1], encoding="utf-8")
+    package = tmp_path / "node_modules" / "streamguard"
+    package.parent.mkdir()
+    copytree(SCRIPT.parent, package, ignore=ignore_patterns("__pycache__"))  # what npm makes of a folder
+    with Server(whole()) as server:
+        environment = {**os.environ, "BASE_URL": server.url, "API_KEY": "key"}
+        out = subprocess.run(
+            ["node", "node_reader.mjs"], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=60
+        )
+    assert (out.returncode, out.stderr) == (0, "")
+    assert re.fullmatch(r"Hello world\nCOMPLETE, 4 frames, crc [0-9a-f]{8}\n", out.stdout)
+    [asked] = server.requests
+    assert (asked.method, asked.path, asked.headers["authorization"]) == ("POST", "/chat", "Bearer key")
 
 
 def test_frames_that_come_again_are_dropped_and_counted(read: Read) -> None:

@@ -175,7 +175,9 @@ CASES: dict[str, tuple[Callable[[], Evidence], list[str]]] = {
     "cut behind its end": (
         lambda: evidence(seen(*TOKENS, clean=False, why="reset")), ["cut_behind"],
     ),
-    "left by its own limit": (lambda: evidence(seen(*TAIL, clean=False, left=True)), []),
+    "left by its own limit": (lambda: evidence(seen(*TAIL, clean=False, left=True)), ["end_unseen"]),
+    "left behind its end": (lambda: evidence(seen(*TOKENS, clean=False, left=True)), []),
+    "left behind its error": (lambda: evidence(seen(*TAIL, (2.0, ERROR), clean=False, left=True)), ["failed"]),
     "no HTTP/2": (lambda: evidence(guarded(), selftest=selftest(clean=False), offered_http2=False), ["http1_only"]),
     "nothing": (lambda: evidence(seen(status=404)), []),
 }  # fmt: skip
@@ -261,6 +263,24 @@ def test_limits_that_many_have_are_named() -> None:
         "cut", evidence(seen(*paced(100, 0.29, b"")[:-1], end=29.1, clean=False))
     ).words
     assert "limit of" not in found("idle_cut", evidence(seen(*TAIL, end=8.0))).words
+
+
+def test_what_was_left_says_after_how_long() -> None:
+    assert found("end_unseen", evidence(seen(*TAIL[:4], end=1.002, clean=False, left=True))).words == (
+        "The answer was left after 1 s: its end was not seen."
+    )
+    three = evidence(plain(), *(seen(*TAIL[:4], end=1.3, clean=False, left=True) for _ in range(2)))
+    assert found("end_unseen", three).words.endswith("after 1.3 s: its end was not seen (in 2 of 3 answers).")
+
+
+def test_an_endpoint_that_cannot_be_changed_is_told_of_the_proxy() -> None:
+    text = seen((0.1, b"a"), headers={**SSE, "content-type": "text/plain"})
+    for code, what in (
+        ("unguarded", evidence(plain())), ("tail_lost", evidence(seen(*TAIL))),
+        ("missing_terminal", evidence(seen(*TAIL, (2.0, chunk(reason="stop").encode())))),
+    ):  # fmt: skip
+        assert "or `streamguard proxy` in front of the server" in found(code, what).setting
+    assert "proxy" not in found("missing_terminal", evidence(text)).setting  # which it passes as it is
 
 
 def test_with_several_answers_a_fault_says_in_how_many() -> None:

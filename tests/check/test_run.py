@@ -169,6 +169,18 @@ def test_an_answer_that_takes_longer_than_it_may_is_left() -> None:
     assert (answer.left, answer.ended, answer.why) == (True, 2.0, "it was left after 2 s")
 
 
+def test_the_limit_of_an_answer_begins_when_its_request_leaves() -> None:
+    class Loading(Script):
+        @asynccontextmanager
+        async def ask(self, request: Request, leaving: Callable[[], object] = bool) -> AsyncIterator[Said]:
+            await anyio.sleep(1.5)  # as while a library is loaded
+            async with super().ask(request, leaving) as said:
+                yield said
+
+    [answer] = run(Loading(chat=Said(SLOW)), limit=2.0).runs
+    assert (answer.left, answer.ended) == (True, 2.0)
+
+
 def test_the_stream_that_fails_on_purpose_is_where_the_server_says_or_the_caller() -> None:
     failing = Said((chunk("a").encode(), Broken("reset")))
     script = Script(chat=Said(headers=guarded("/streams")), **{"streams/selftest": failing, "mine": failing})
