@@ -30,6 +30,7 @@ from streamguard.adapters.middleware_judge import read_start
 from streamguard.adapters.middleware_report import Report
 from streamguard.adapters.options import AnswerOptions, Options, StreamNames, StreamOptions
 from streamguard.adapters.readiness import Readiness
+from streamguard.adapters.same_key import SameKey, nobody_waits
 from streamguard.adapters.seal import ASGIApp, Message, Receive, Scope, SealMiddleware, Send, is_exposed
 from streamguard.app import StreamGuard
 from streamguard.core.arguments import shown
@@ -129,6 +130,7 @@ class GuardMiddleware:
         self._endpoints: Endpoints | None = None
         self._prepared = False
         self._told: set[str] = set()  # what was said in the log, each once
+        self._keys = SameKey()
 
     @property
     def draining(self) -> Draining:
@@ -227,9 +229,15 @@ class GuardMiddleware:
             if refused is not None:  # a cursor is never a start
                 await refuse(refused, scope, receive.driver, send, answer.timing.linger)
                 return
-        elif await self._claimed(serving, facts, receive, scope, send):
-            return
-        exchange = Guarded(serving, scope, receive, send)
+        try:
+            if self.guard is None or not await self._claimed(serving, facts, receive, scope, send):
+                await self._passed(serving, scope, receive, send)
+        finally:
+            serving.begun()
+
+    async def _passed(self, serving: Serving, scope: Scope, receive: SharedReceive, send: Send) -> None:
+        """Let the application answer."""
+        exchange = Guarded(serving, scope, receive, send if serving.begun is nobody_waits else _telling(serving, send))
         try:
             await exchange.run(self.app)
         finally:
@@ -258,7 +266,7 @@ class GuardMiddleware:
         if not resumes and not asks and not _has_key(facts):
             return False
         request = guard.request_of(scope, no_body)
-        claim = await make_claim(guard, request, scope, read)
+        claim, serving.begun = await self._keys.claim(lambda: make_claim(guard, request, scope, read))
         if asks:
             claim = await with_slot(guard, claim, request, receive.driver, read)
         # Where nothing says that it asks for a stream, what is refused may be none: its key is the application's own.
@@ -274,6 +282,17 @@ class GuardMiddleware:
         if text not in self._told:
             self._told.add(text)
             logger.log(level, text, *what)
+
+
+def _telling(serving: Serving, send: Send) -> Send:
+    """`send`, for a request behind whose head others wait: a stream is in the log by then, under its key."""
+
+    def telling(message: Message) -> Awaitable[None]:
+        if message["type"] == "http.response.start":
+            serving.begun()
+        return send(message)
+
+    return telling
 
 
 def _options(guard: StreamGuard | None, named: StreamNames) -> tuple[StreamOptions, AnswerOptions]:

@@ -33,6 +33,7 @@ from streamguard.adapters.middleware_judge import (
 from streamguard.adapters.middleware_lines import LinesAnswer
 from streamguard.adapters.middleware_report import Refused, Report, Verdict
 from streamguard.adapters.options import AnswerOptions, StreamOptions
+from streamguard.adapters.same_key import Begun, nobody_waits
 from streamguard.adapters.seal import ASGIApp, Message, Receive, Scope, Send, ended_by_base, mark_guarded
 from streamguard.app import StreamGuard
 from streamguard.core.dialect import Raw
@@ -132,13 +133,15 @@ class Observed(_Counted):
 
 @attrs.define
 class Serving:
-    """How a request's stream is served: the middleware's settings, and what the request may have."""
+    """How a request's stream is served: the middleware's settings, and what the request may have. `begun` is called
+    once its answer has."""
 
     report: Report
     rule: Raw
     guard: StreamGuard | None
     options: tuple[StreamOptions, AnswerOptions]
     claim: Claim | None = None
+    begun: Begun = nobody_waits
 
 
 class Guarded(_Counted):

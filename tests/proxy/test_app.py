@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import gzip
 import json
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import anyio
@@ -21,7 +23,7 @@ from streamguard.testing.proxy import HEAD, FaultProxy, Plan
 from tests.adapters.asgi_apps import exchange
 from tests.adapters.logged_apps import wait_until
 from tests.adapters.middleware_apps import DONE, EVENTS, chunk, events, streaming
-from tests.adapters.servers import Gate, serving
+from tests.adapters.servers import DEADLINE, Gate, serving
 from tests.adapters.test_middleware_sockets import Site
 from tests.asking import http
 from tests.proxy.fronted import fronted, in_front
@@ -78,6 +80,27 @@ def test_the_same_key_is_asked_of_the_upstream_once() -> None:
         plain = [http.post(f"{proxy.url}/plain", content="a", headers=headers).json() for _ in range(2)]
     assert [contents(answer.content) for answer in answers] == [WHOLE, WHOLE]
     assert (made.starts, other.status_code, plain) == (1, 422, [{"body": "a"}] * 2)
+
+
+def test_of_several_requests_with_one_key_at_one_moment_one_is_asked_of_the_upstream() -> None:
+    made, asked, answers = Site(), threading.Semaphore(0), threading.Event()
+
+    async def slow(scope: Any, receive: Any, send: Any) -> None:
+        """A model that says only after a while that it streams."""
+        if scope["type"] == "http":
+            asked.release()
+            await anyio.to_thread.run_sync(answers.wait, DEADLINE)
+        await made.app(scope, receive, send)
+
+    with fronted(slow) as (proxy, _), ThreadPoolExecutor(4) as pool:
+        headers = {"idempotency-key": "k" * 22}
+        posts = [pool.submit(http.post, f"{proxy.url}/good", content="a", headers=headers) for _ in range(4)]
+        assert asked.acquire(timeout=DEADLINE)
+        several = asked.acquire(timeout=0.3)  # long enough for the others to come, where nobody holds them
+        answers.set()
+        found = [contents(post.result().content) for post in posts]
+    assert not several
+    assert (found, made.starts) == ([WHOLE] * 4, 1)
 
 
 def test_a_key_with_an_empty_body_is_answered() -> None:
