@@ -8,7 +8,7 @@ from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, It
 from typing import Any
 
 import anyio
-from asgiref.sync import ThreadSensitiveContext, sync_to_async
+from asgiref.sync import AsyncToSync, ThreadSensitiveContext, sync_to_async
 from django.db import connections
 from django.http import HttpRequest, HttpResponse, StreamingHttpResponse
 from django.http.request import RawPostDataException
@@ -244,6 +244,9 @@ class _AsyncClosing:
         self._source = source
 
     async def __aiter__(self) -> AsyncIterator[Any]:
+        # An async view is called by `async_to_sync` under WSGI, and leaves to the context that the source has from it
+        # an executor that nobody works off once the view has returned.
+        AsyncToSync.executors.current = None
         async with ThreadSensitiveContext():
             try:
                 async for item in self._source:
