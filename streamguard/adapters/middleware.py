@@ -47,7 +47,8 @@ Rule = Callable[[Scope], "Raw | None"]
 Asks = Callable[[Scope, Body], Awaitable[bool]]
 
 _FRAMEWORK: Final = ("starlette", "fastapi")  # whose applications have layers of their own, some of them outermost
-_RESUMED: Final = ("timing", "wire", "compress", "window", "abort", "unsealed", "http10")  # what a later connection has, too
+# What a later connection has, too.
+_RESUMED: Final = ("timing", "wire", "compress", "window", "abort", "unsealed", "http10")
 _NOT_OUTERMOST: Final = (
     "GuardMiddleware is not outermost: %s outside of it, and what is done there to an answer is not guarded. Add it "
     "last, after every other add_middleware, or wrap the whole application: app = GuardMiddleware(app)"

@@ -63,13 +63,12 @@ HTTP_1_0: dict[str, tuple[str, Any, int]] = {  # the option, the application's c
 async def test_over_http_1_0_a_stream_is_guarded_as_http10_says(
     http10: str, source: Any, status: int, guarded_by: str
 ) -> None:
-    """nginx before 1.29.7 asks by HTTP/1.0 by default: its framing shows no cut, so that the error event stands alone."""
+    """nginx before 1.29.7 asks by HTTP/1.0 by default: which shows no cut, so that the error event stands alone."""
     guard = None if guarded_by == "nothing" else StreamGuard(MemoryLog(), authorize=anyone_with_the_id)
     middleware = guarding(source, named={"http10": http10, "guard": guard})
     for version in ("1.0", "1"):  # as granian has it
         sent = await called(middleware, http(version=version))
         assert (sent.status, sent.raised) == (status, None)
-        broken = source != WHOLE
         if status == 200:
             assert (b'"error"' in sent.body, DONE in sent.body) == (source != WHOLE, source == WHOLE)
             assert (sent.header("content-length") == str(len(sent.body))) == (http10 == "buffer")
