@@ -14,6 +14,7 @@ from typing import Any, Final
 
 import anyio
 
+from streamguard.adapters.inner_ends import InnerEnds
 from streamguard.adapters.middleware_judge import UNENDED, piece_of
 from streamguard.adapters.seal import Message, Receive, ended_by_base
 from streamguard.core.errors import SourceFailed, StreamClosed
@@ -146,7 +147,12 @@ class AppBody:
     """
 
     def __init__(
-        self, receive: SharedReceive, application: anyio.CancelScope, tasks: Any, buffer: Buffer | None
+        self,
+        receive: SharedReceive,
+        application: anyio.CancelScope,
+        tasks: Any,
+        buffer: Buffer | None,
+        inner: InnerEnds,
     ) -> None:
         self.source = _Source(buffer or AHEAD, self._stop)
         self.ended = False  # the application sent its last part
@@ -154,6 +160,8 @@ class AppBody:
         self._receive = receive
         self._application = application
         self._tasks = tasks
+        self._inner = inner
+        self._missing = False  # a middleware inside ended the body, and the application did not
         self._waits = 0  # how many of its tasks do, in `send`
         self._turn = anyio.Lock()  # theirs to put: each waits for room behind its own piece
         self._over = anyio.Event()
@@ -223,10 +231,11 @@ class AppBody:
             raise _left() from None
         if self.ended:
             self._receive.tell()  # what an application asks for behind its answer is nobody's any more
-            if ended_by_base():
+            self._missing = self._inner.missing
+            if not self._inner.sent and ended_by_base():
                 self._tasks.start_soon(self._finish_late)
             else:
-                self.source.finish()
+                self._finish()
         elif not room and not await self.source.room_made():
             raise _left()
 
@@ -239,15 +248,19 @@ class AppBody:
         self._over.set()
         if failure is not None:
             self.source.fail(failure)
-        elif not self.ended:
-            self.source.fail(SourceFailed(UNENDED.code, UNENDED.message, retryable=True))
         else:
+            self._finish()
+
+    def _finish(self) -> None:
+        if self.ended and not self._missing:
             self.source.finish()
+        else:
+            self.source.fail(SourceFailed(UNENDED.code, UNENDED.message, retryable=True))
 
     async def _finish_late(self) -> None:
         with anyio.move_on_after(LATE):
             await self._over.wait()
-        self.source.finish()
+        self._finish()
 
     async def _stop(self) -> None:
         self.stopped = True

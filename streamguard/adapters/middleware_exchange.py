@@ -18,6 +18,7 @@ import attrs
 
 from streamguard.adapters.admitting import Place, admitted
 from streamguard.adapters.asgi import GuardedAnswer, request_facts
+from streamguard.adapters.inner_ends import InnerEnds
 from streamguard.adapters.logged import FORBIDDEN, Claim, LoggedAnswer, route_of
 from streamguard.adapters.middleware_body import LATE, AppBody, SharedReceive, no_body
 from streamguard.adapters.middleware_judge import (
@@ -51,6 +52,7 @@ class _Counted:
     def __init__(self, report: Report, scope: Scope) -> None:
         self.report = report
         self.scope = scope
+        self.inner = InnerEnds(scope)
 
     def count(self, verdict: Verdict, failure: Failure | None, *, tell: bool = False) -> None:
         """Count it; with `tell` the log has a line for one that was refused."""
@@ -98,8 +100,8 @@ class Observed(_Counted):
                     logger.exception("GuardMiddleware: a stream could not be judged, and passes unjudged")
                     self._judge = None
                 if not message.get("more_body", False):
-                    self._ended = True
-                    self._by_base = time.monotonic() if ended_by_base() else None
+                    self._ended = not self.inner.missing
+                    self._by_base = time.monotonic() if not self.inner.sent and ended_by_base() else None
             elif self._unjudged and message.get("more_body") and message.get("body"):
                 self._unjudged = False
                 self.report.unjudged += 1
@@ -207,7 +209,8 @@ class Guarded(_Counted):
             )
             await self._send(message)
             return
-        body = AppBody(self._receive, self._application, self._tasks, self._serving.options[1].buffer)
+        buffer = self._serving.options[1].buffer
+        body = AppBody(self._receive, self._application, self._tasks, buffer, self.inner)
         self._body, self._handle = body, body.send
         mark_guarded(self.scope)
         self._tasks.start_soon(self._answer, body, message, kind)
@@ -221,15 +224,17 @@ class Guarded(_Counted):
                 if message.get("body") and not self._counted:
                     self._counted = True
                     self.report.unjudged += 1
-            elif not message.get("body") and ended_by_base():
+            elif not message.get("body") and not self.inner.sent and ended_by_base():
                 return self._end_late(message)
         return self._send(message)
 
     async def _end_late(self, message: Message) -> None:
+        missing = self.inner.missing
+
         async def end() -> None:
             with anyio.move_on_after(LATE):
                 await self._returned.wait()
-            if self._error is None:  # else the server breaks the answer off
+            if self._error is None and not missing:  # else the server breaks the answer off
                 try:
                     await self._send(message)
                 except Exception as exc:

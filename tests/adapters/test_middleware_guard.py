@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import AsyncGenerator
 from itertools import pairwise
@@ -13,9 +14,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from starlette.applications import Starlette
 from starlette.background import BackgroundTask
+from starlette.middleware import Middleware
 from starlette.middleware.base import BaseHTTPMiddleware
 from starlette.responses import StreamingResponse
-from starlette.routing import Route
+from starlette.routing import Mount, Route
 
 from streamguard.adapters.middleware import GuardMiddleware
 from streamguard.adapters.seal import Message, Receive, Scope, SealMiddleware, Send
@@ -302,6 +304,86 @@ async def test_what_runs_behind_an_answer_under_a_middleware_inside_does_not_hol
     with anyio.fail_after(5):
         sent = await called(ended)
     assert (sent.clean, sent.raised) == (True, None)
+
+
+async def cancelled() -> AsyncGenerator[bytes, None]:
+    """It awaits a task that somebody cancelled."""
+    yield b"data: one\n\n"
+    task = asyncio.get_running_loop().create_task(asyncio.sleep(DEADLINE))
+    task.cancel()
+    await task
+
+
+async def unended(scope: Scope, receive: Receive, send: Send) -> None:
+    await streaming(OWN, ends=False)(scope, receive, send)
+
+
+def under_bases(app: Any, how: str) -> Any:
+    """The application with BaseHTTPMiddlewares inside of it, or round it, in each of the places for them."""
+    layers = [Middleware(BaseHTTPMiddleware, dispatch=passing)]
+    if how == "a route":
+        return Starlette(routes=[Route("/", app, middleware=layers)])
+    if how == "a mounted application":
+        return Starlette(routes=[Mount("/", Starlette(routes=[Route("/", app)], middleware=layers))])
+    return Starlette(routes=[Route("/", app)], middleware=layers * 2)
+
+
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+@pytest.mark.parametrize("mode", ["report", "guard"])
+@pytest.mark.parametrize("how", ["two round the application", "a route", "a mounted application"])
+async def test_a_clean_end_that_a_middleware_inside_made_of_a_cancelled_answer_is_none(mode: Any, how: str) -> None:
+    """It tells nobody that the application was cancelled, or returned too early."""
+
+    class Ends:  # a class: a function would be an endpoint
+        async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+            await unended(scope, receive, send)
+
+    async def view(request: Any) -> StreamingResponse:
+        return StreamingResponse(cancelled(), media_type="text/event-stream")
+
+    for app in (view, Ends()):
+        middleware = GuardMiddleware(under_bases(app, how), mode=mode, timing=QUICK, on_sigterm=False)
+        for _ in range(2):
+            sent = await called(middleware)
+            assert sent.clean is (mode == "report")
+        assert middleware.report.codes == {"unended": 2}
+
+
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+async def test_text_under_a_middleware_inside_breaks_off_where_the_application_was_cancelled() -> None:
+    middleware = around(BaseHTTPMiddleware(streaming(cancelled, kind=b"text/plain"), dispatch=passing))
+    assert not (await called(middleware)).clean
+
+
+@pytest.mark.parametrize("mode", ["report", "guard"])
+@pytest.mark.parametrize("kind", [EVENTS, LINES, b"text/plain"], ids=["events", "lines", "text"])
+async def test_what_is_raised_behind_a_whole_answer_under_a_middleware_inside_does_not_cut_it(
+    mode: Any, kind: bytes
+) -> None:
+    async def fails() -> None:
+        raise LookupError("behind the answer")
+
+    async def view(request: Any) -> StreamingResponse:
+        async def pieces() -> AsyncGenerator[bytes, None]:
+            for piece in OLLAMA if kind is LINES else OWN:
+                yield piece
+
+        return StreamingResponse(pieces(), media_type=kind.decode(), background=BackgroundTask(fails))
+
+    inner = BaseHTTPMiddleware(Starlette(routes=[Route("/", view)]), dispatch=passing)
+    middleware = GuardMiddleware(inner, mode=mode, timing=QUICK, on_sigterm=False)
+    bare, sent = await called(inner), await called(middleware)
+    assert (sent.clean, middleware.report.refused, type(sent.raised)) == (True, 0, type(bare.raised))
+    assert b"error" not in sent.body
+
+
+async def test_a_middleware_inside_stays_what_it_is_to_who_looks_at_it() -> None:
+    inner = BaseHTTPMiddleware(streaming(OWN), dispatch=passing)
+    inner.app.named = "mine"  # type: ignore[attr-defined]
+    for _ in range(2):  # in two middlewares it is looked into once
+        await called(around(inner))
+    assert inner.app.named == "mine"  # type: ignore[attr-defined]
+    assert (await called(inner)).body == b"".join(OWN)  # and passes where no GuardMiddleware stands outside
 
 
 # ---- lines ----------------------------------------------------------------------------------------
