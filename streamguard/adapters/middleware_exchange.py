@@ -40,6 +40,7 @@ from streamguard.app import StreamGuard
 from streamguard.core.dialect import Raw
 from streamguard.core.errors import Failure, failure_from
 from streamguard.observe.hooks import Outcome
+from streamguard.runtime.closing import let_go
 
 __all__ = ["Guarded", "Observed", "Serving"]
 
@@ -249,6 +250,8 @@ class Guarded(_Counted):
             behind = self._body.ended and self._body.source.ended
             self._body.over(exc)
             if exc is not None and not behind:
+                if self._body.stopped:
+                    let_go(exc)
                 return  # it is in the terminal, and in the log; or was how the application stopped when told to
         self._error = self._error or exc
 

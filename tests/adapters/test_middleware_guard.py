@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 from collections.abc import AsyncGenerator
 from itertools import pairwise
@@ -468,6 +469,30 @@ async def test_a_reader_that_leaves_stops_an_application_that_only_sends() -> No
     middleware = guarding(source)
     assert (await left(middleware)).raised is None
     assert middleware.report.left == 1
+
+
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])  # trio warns of a generator that is left to its finalizer
+async def test_a_reader_that_leaves_closes_the_generator_of_an_application_that_sends() -> None:
+    """Starlette's own task group keeps what it raises in a cycle, and with it every frame that has the generator."""
+    closed = anyio.Event()
+
+    async def source() -> AsyncGenerator[bytes, None]:
+        try:
+            while True:
+                yield chunk("a" * 1000)
+        finally:
+            closed.set()
+
+    async def view(request: Any) -> StreamingResponse:
+        return StreamingResponse(source(), media_type="text/event-stream")
+
+    gc.disable()
+    try:
+        assert (await left(around(Starlette(routes=[Route("/", view)])))).raised is None
+        with anyio.fail_after(DEADLINE):
+            await closed.wait()
+    finally:
+        gc.enable()
 
 
 async def test_an_application_that_listens_is_told_and_does_the_rest_by_itself() -> None:
