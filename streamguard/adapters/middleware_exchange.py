@@ -211,7 +211,7 @@ class Guarded(_Counted):
             await self._send(message)
             return
         buffer = self._serving.options[1].buffer
-        body = AppBody(self._receive, self._application, self._tasks, buffer, self.inner)
+        body = AppBody(self._receive, self._application, self._tasks, buffer, self.inner, kind)
         self._body, self._handle = body, body.send
         mark_guarded(self.scope)
         self._tasks.start_soon(self._answer, body, message, kind)

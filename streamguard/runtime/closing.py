@@ -35,8 +35,8 @@ def close_sync(producer: Any) -> None:
 
 
 def let_go(exc: BaseException) -> None:
-    """Empty the frames that an exception went through, and those of all that it came from: one that is a part of a cycle
-    would keep what they have, a generator say, until the garbage collector comes by."""
+    """Empty the frames that an exception went through, and those of all that it came from: one that is a part of a
+    cycle would keep what they have, a generator say, until the garbage collector comes by."""
     seen: set[int] = set()
     waiting: list[BaseException | None] = [exc]
     while waiting:

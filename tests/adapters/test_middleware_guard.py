@@ -618,6 +618,31 @@ async def test_a_silent_application_stalls() -> None:
     assert not sent.clean
 
 
+@pytest.mark.parametrize("ping", [b": ping\n\n", b": ping\r\n\r\n", b":\n", b"\n"], ids=repr)
+async def test_an_application_that_sends_signs_of_life_and_nothing_else_stalls(ping: bytes) -> None:
+    """As sse-starlette does for a generator that hangs. The reader has heartbeats meanwhile."""
+
+    async def source() -> AsyncGenerator[bytes, None]:
+        yield chunk("a")
+        while True:
+            yield ping
+            await anyio.sleep(0.001)
+
+    middleware = guarding(source, named={"timing": Timing(heartbeat=0.01, stall=0.1, linger=0.0)})
+    with anyio.fail_after(DEADLINE):
+        sent = await called(middleware)
+    assert sent.verified(dialect="raw").status == "stalled"
+    assert b": hb" in sent.body
+
+
+async def test_comments_between_lines_of_an_event_and_behind_events_change_nothing() -> None:
+    first, second = [b": a\n", b"data: 1\n", b": b\n\n", b"\r\n"], [b": c\r\n\r\n", b"data: 2\n: d\n", b"\n"]
+    pieces = [*first, *second, b":", b"\ndata: 3\n\n"]
+    sent = await called(guarding(pieces))
+    assert sent.verified(dialect="raw").verdict is Verdict.COMPLETE
+    assert events(sent.body) == [("message", "1"), ("message", "2"), ("message", "3")]
+
+
 async def test_an_endpoint_with_a_guard_of_its_own_is_told_of_once(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.ERROR)
     middleware = guarding(WHOLE, headers=[(b"streamguard", b'v=1, resume="/streams"')])
