@@ -211,8 +211,8 @@ class AppBody:
         await self._put(message)
 
     async def _sign(self) -> None:
-        """A sign of life, at an event's edge: the reader is sent ours. It does not reach the source, since it is no event:
-        an application of which nothing else comes is silent."""
+        """A sign of life, at an event's edge: the reader is sent ours. It does not reach the source, since it is no
+        event: an application of which nothing else comes is silent."""
         if self.stopped:
             raise _left()
         await anyio.lowlevel.checkpoint()

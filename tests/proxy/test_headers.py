@@ -64,3 +64,8 @@ def test_an_answer_without_a_body_has_no_length() -> None:
     fields = [(b"Content-Length", b"12"), (b"ETag", b"a")]
     assert answer_fields(fields, 304) == answer_fields(fields, 204) == [(b"ETag", b"a")]
     assert answer_fields(fields, 200) == fields
+
+
+def test_a_length_beside_a_transfer_coding_ends_here() -> None:
+    fields = [(b"Content-Length", b"5"), (b"Transfer-Encoding", b"chunked"), (b"ETag", b"a")]
+    assert answer_fields(fields, 200) == [(b"ETag", b"a")]
