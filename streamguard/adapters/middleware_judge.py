@@ -2,7 +2,7 @@
 
 `kind_of` tells a stream from every other answer. `EventJudge` reads server-sent events, `LineJudge` one JSON object a
 line. Both hold a bounded part of what they read and change nothing of it: the same rules that a guarded stream of
-dialect `raw` ends by, beside the bytes instead of round them.
+dialect `raw` ends by, beside the bytes instead of round them; and for events the same encoder.
 """
 
 from __future__ import annotations
@@ -15,13 +15,11 @@ import attrs
 
 from streamguard.adapters.seal import Message
 from streamguard.core.dialect import Raw
-from streamguard.core.dialect.provider import ProviderReader
-from streamguard.core.dialect.stencil import Stencil
-from streamguard.core.errors import FailedStream, Failure
+from streamguard.core.dialect.raw import RawEncoder
+from streamguard.core.errors import Failure, StreamGuardError, failure_from
+from streamguard.core.framing import FramedEncoder
 from streamguard.core.items import Event
 from streamguard.core.jsontext import dumps
-from streamguard.core.receipt import Verdict
-from streamguard.core.verify import StreamVerifier
 from streamguard.core.wire.base import MAX_FRAME
 
 __all__ = [
@@ -45,7 +43,6 @@ UNENDED: Final = Failure("unended", "the application stopped before the last par
 
 _EVENTS: Final = b"text/event-stream"
 _LINES: Final = frozenset([b"application/" + name for name in (b"x-ndjson", b"ndjson", b"jsonl", b"x-jsonl")])
-_TORN: Final = Failure("unproven_end", "the stream ended inside an event", retryable=True)
 _UNMARKED: Final = Failure("unproven_end", "the stream ended without its end marker", retryable=True)
 
 
@@ -113,33 +110,36 @@ class Judge(Protocol):
 
 
 class EventJudge:
-    """Server-sent events, as a reader without cursors judges them."""
+    """Server-sent events: framed as guard mode would frame them, and judged by the same encoder."""
 
     def __init__(self, rule: Raw) -> None:
-        self._verifier = StreamVerifier(dialect=rule)
-        reader = self._verifier.reader
-        assert isinstance(reader, ProviderReader)
-        self._reader = reader
-        self._stencil = Stencil()
+        self._framed = FramedEncoder(rule)
+        encoder = self._framed.dialect
+        assert isinstance(encoder, RawEncoder)
+        self._encoder = encoder
+        self._stencil = encoder.stencil
+        self._failure: Failure | None = None  # of an event that could not be framed
 
     def feed(self, data: bytes) -> None:
-        stencil = self._stencil
-        if stencil.cut is None or stencil.cut(data) is None:
-            stencil.begin()
-            self._verifier.feed(data)
-            rests = self._reader.rests and self._verifier.cursor is None
-            stencil.read(data, rests=rests, noted=self._reader.noted())
+        """Raises what a rule of the application's own raises."""
+        cut = self._stencil.cut
+        if (cut is None or cut(data) is None) and self._failure is None:
+            try:
+                self._framed.wire(data)
+            except StreamGuardError as exc:
+                self._failure = failure_from(exc)
 
     def end(self, *, clean: bool) -> Judged:
-        verifier = self._verifier
-        verifier.end(clean=clean)
-        if verifier.verdict in (Verdict.COMPLETE, Verdict.UNVERIFIED):
-            return Judged("complete", proved=verifier.proved_by != "framing" or verifier.finish_reason is not None)
-        if verifier.verdict is Verdict.TRUNCATED:
-            return Judged("truncated", _UNMARKED if self._reader.asks_marker else _TORN if clean else UNENDED)
-        error = verifier.error()
-        failure = error.failure if isinstance(error, FailedStream) else None
-        return Judged("failed", failure or Failure(verifier.receipt.code or "unreadable", str(error)))
+        encoder, framed = self._encoder, self._framed
+        if self._failure is not None:
+            return Judged("failed", self._failure)
+        if not clean and not encoder.asks_marker:
+            return Judged("truncated", UNENDED)
+        framed.finish()
+        failure = framed.ending.failure
+        if failure is None:
+            return Judged("complete", proved=encoder.marked or bool(framed.ending.reasons))
+        return Judged("truncated" if failure.code == "unproven_end" and not encoder.marked else "failed", failure)
 
 
 class LineJudge:

@@ -57,6 +57,18 @@ class RawEncoder:
         # What events of a piece became: one that raises must not take those before it along.
         self._made: list[Payload] = []
 
+    @property
+    def asks_marker(self) -> bool:
+        """Whether an event must come that ends the stream, as far as is known by now."""
+        return self._marks_end()
+
+    @property
+    def marked(self) -> bool:
+        """Whether it came."""
+        if callable(self._end):
+            return self._held is not None and self._held[0] == "marker"
+        return self._marks_end() and self._seen.ended
+
     def text(self, text: str) -> bytes:
         raise UnsupportedItem("text", "raw", "yield events, or pieces of an SSE stream")
 

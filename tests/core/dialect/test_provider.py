@@ -284,12 +284,6 @@ class TestReader:
         assert self.reader(chunk("a", "stop")).proof(clean) is None
         assert self.reader(chunk("a"), "[DONE]").judge() is not None
 
-    def test_a_marker_is_asked_for_by_the_rule_and_the_api(self) -> None:
-        assert self.reader(chunk("a"), end="known").asks_marker
-        assert not self.reader("hello", end="known").asks_marker
-        assert not self.reader(chunk("a"), end="asgi").asks_marker
-        assert self.reader("hello", end=lambda event: False).asks_marker
-
     @pytest.mark.parametrize("rule", ["asgi", "endless"])
     def test_by_framing_a_clean_end_proves_and_only_an_error_is_a_failure(self, rule: Any) -> None:
         reader = self.reader({"a": 1}, end=rule)

@@ -12,7 +12,7 @@ from streamguard.core.errors import Failure, FieldRefused, LocalProtocolError, U
 from streamguard.core.flush import Immediate
 from streamguard.core.framing import FramedEncoder
 from streamguard.core.guard import CompletionGuard
-from streamguard.core.items import Block, Event, Item
+from streamguard.core.items import Block, Ending, Event, Item
 from streamguard.core.pipeline import Pipeline
 from streamguard.core.receipt import Verdict
 from streamguard.core.wire import Binary, Sse, SseDecoder, wire_named
@@ -390,3 +390,22 @@ def test_a_sign_of_life_after_the_marker_is_no_event() -> None:
     events, answer = through(f"data: {chunk('one')}\n\ndata: {STOP}\n\ndata: [DONE]\n\ndata:\n\n")
     assert events == [("message", chunk("one")), ("message", STOP), ("message", "[DONE]")]
     assert answer.verdict is Verdict.COMPLETE
+
+
+@pytest.mark.parametrize(
+    ("end", "pieces", "told"),
+    [
+        ("provider", ["data: 1\n\n"], (True, False)),
+        ("known", ["data: 1\n\n"], (False, False)),
+        ("known", [f"data: {STOP}\n\n"], (True, False)),
+        ("known", ["data: 1\n\n", "data: [DONE]\n\n"], (True, True)),
+        ("asgi", ["data: [DONE]\n\n"], (False, False)),
+        (lambda event: event.data == "1", ["data: 1\n\n"], (True, True)),
+        (lambda event: event.data == "1", ["data: 1\n\n", "data: 2\n\n"], (True, False)),
+    ],
+)
+def test_it_says_whether_a_marker_must_come_and_whether_it_came(end: Any, pieces: list[str], told: Any) -> None:
+    encoder = Raw(end).encoder()
+    for piece in pieces:
+        encoder.wire(piece.encode(), Ending())
+    assert (encoder.asks_marker, encoder.marked) == told
