@@ -386,6 +386,13 @@ def test_an_event_that_cannot_be_sent_takes_none_before_it_along() -> None:
     assert pipeline.status == "failed"
 
 
+@pytest.mark.parametrize("end", ["asgi", "endless"])
+def test_where_the_marker_is_an_event_like_any_other_what_has_no_data_behind_it_is_one_too(end: Any) -> None:
+    events, answer = through("data: [DONE]\n\n", "event: bye\ndata:\n\ndata:\n\n", end=end)
+    assert events == [("message", "[DONE]"), ("bye", ""), ("message", "")]
+    assert answer.verdict is Verdict.COMPLETE
+
+
 def test_a_sign_of_life_after_the_marker_is_no_event() -> None:
     events, answer = through(f"data: {chunk('one')}\n\ndata: {STOP}\n\ndata: [DONE]\n\ndata:\n\n")
     assert events == [("message", chunk("one")), ("message", STOP), ("message", "[DONE]")]
