@@ -155,9 +155,9 @@ class RawEncoder:
         payloads = []
         if self._held is not None and self._held[0] == "error" and seen == "marker":
             return []  # a marker after an error is a lie: the error stays the end
-        if self._held is not None and seen == "event" and not event.data:
-            if self._held[0] == "error" or self._marks_end():
-                return []  # a sign of life after what may be the end: heartbeats are ours to send
+        last = self._held is not None and (self._held[0] == "error" or self._marks_end())
+        if last and seen == "event" and not event.data:
+            return []  # a sign of life after what may be the end: heartbeats are ours to send
         if self._held is not None:
             self._after_end = self._held[0] == "marker"
             if not (self._after_end and settled(self._end, self._seen) == "provider"):
