@@ -4,9 +4,9 @@
     app = GuardMiddleware(app, mode="guard")      # guards: server-sent events, and one JSON object a line
 
 What an answer is, its first message tells (`middleware_judge`). One that is no stream passes untouched, and so does one
-that XX Server-sent events become the source
-of a guarded answer of dialect `raw` (`middleware_body`): everything that a guarded endpoint has, they have. JSON lines
-have no place for a cursor: they pass as they are, and have the rest (`middleware_lines`).
+that is guarded already, and every HEAD, websocket and lifespan. Server-sent events become the source of a guarded
+answer of dialect `raw` (`middleware_body`): everything that a guarded endpoint has, they have. JSON lines have no place
+for a cursor: they pass as they are, and have the rest (`middleware_lines`).
 
 It is a seal too. Stand it outermost.
 """

@@ -176,6 +176,7 @@ def test_http_1_0_gets_the_terminal_in_band_and_one_warning(
         responses = [exchange(server.connect(), version="1.0") for _ in range(2)]
     assert [response.verdict for response in responses] == [Verdict.FAILED] * 2
     assert len([record for record in caplog.records if "HTTP/1.0" in record.message]) == 1
+    assert "http10=?1" in responses[0].header("streamguard")  # for `check`, which asks through what asked so
 
 
 @STACK
@@ -184,6 +185,7 @@ def test_http_1_0_buffered_has_its_length(stack: tuple[str, str]) -> None:
         response = exchange(server.connect(), version="1.0")
     assert (response.status, response.clean, response.verdict) == (200, True, Verdict.COMPLETE)
     assert response.header("content-length") == str(len(response.body))
+    assert "http10" not in response.header("streamguard")
 
 
 @pytest.mark.parametrize("sealed", [False, True])

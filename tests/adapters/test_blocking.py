@@ -157,6 +157,13 @@ def test_an_answer_serves_one_request(caplog: pytest.LogCaptureFixture) -> None:
 OLD = {"SERVER_PROTOCOL": "HTTP/1.0"}
 
 
+def test_over_http_1_0_the_head_says_so() -> None:
+    for given, said in ((OLD, True), ({}, False)):
+        head = BlockingAnswer(Source("one")).begin(environ(**given))
+        assert ("http10=?1" in fields(head)["streamguard"]) is said
+        sent(head)
+
+
 def test_over_http_1_0_the_whole_has_its_length() -> None:
     head = BlockingAnswer(Source("one"), http10="buffer").begin(environ(**OLD))
     body = sent(head)

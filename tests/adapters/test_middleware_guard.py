@@ -72,6 +72,7 @@ async def test_over_http_1_0_a_stream_is_guarded_as_http10_says(
         if status == 200:
             assert (b'"error"' in sent.body, DONE in sent.body) == (source != WHOLE, source == WHOLE)
             assert (sent.header("content-length") == str(len(sent.body))) == (http10 == "buffer")
+            assert ("http10" in sent.header("streamguard")) == (http10 == "warn")
 
 
 @pytest.mark.parametrize("http10", ["warn", "buffer", "refuse"])
