@@ -611,7 +611,10 @@ def test_a_process_that_was_asked_to_drain_says_so_refuses_new_streams_and_serve
     assert '"status":"complete"' in rest
 
 
-LOGGED = r"(?m)^[\d-]+ [\d:,]+ ERROR streamguard: stream \S+ ended as failed after 1 items: source_error: RuntimeError$"
+LOGGED = (
+    r"(?m)^[\d-]+ [\d:,]+ ERROR streamguard: "
+    r"stream \S+ of GET /broken ended as failed after 1 items: source_error: RuntimeError$"
+)
 UVICORNS = "ASGI callable returned without completing response."
 
 

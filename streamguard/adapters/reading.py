@@ -22,7 +22,7 @@ from streamguard.adapters.options import AnswerOptions
 from streamguard.adapters.refusals import why_not
 from streamguard.adapters.seal import Receive, Scope, Send
 from streamguard.adapters.shutdown import GOING_AWAY, learn
-from streamguard.adapters.watching import tell_refused, watched
+from streamguard.adapters.watching import asked_of, tell_refused, watched
 from streamguard.app import StreamGuard, own_options
 from streamguard.core.compress import Gzip
 from streamguard.core.credit import Credit
@@ -213,8 +213,7 @@ class Reading:
         sink.keep(self.options.window, self.options.timing.write)
         run = self.guard.runs.get(cursor.sid)
         if run is not None:
-            producer = run.producer
-            stage.over = lambda: producer.sealed
+            stage.stands = functools.partial(self._stands, run, reader)
         leave = self._rotation(stage, run, agreed) if scope else None
         pages = self.guard.pages(cursor, rows=True, leave=leave, flow=flow)
         if started is not None and self.options.timing.peek:  # else the headers have left before the first page
@@ -228,6 +227,13 @@ class Reading:
         if outcome.status == "shutdown" and not sink.started:
             return UNBEGUN, None
         return stage.status or "cut", stage.ending.failure
+
+    def _stands(self, run: Run, reader: Reader) -> str:
+        """How a stream that is generated here stands, where this reader is not served any more."""
+        if run.producer.sealed:
+            return "is over"
+        goes_on = self.guard.draining.over or not run.ends_unread or self.guard.readers.others(reader)
+        return "goes on" if goes_on else "ends now"
 
     async def _served(
         self, driver: DirectDriver[bytes], reader: Reader, run: Run | None, *, exclusive: bool
@@ -296,6 +302,7 @@ class Reading:
             timing,
             abort=self.options.abort == "always" or not agreed.negotiated,
             request_id=self.facts.headers.get("x-request-id"),
+            asked=asked_of(self.facts, self.scope),
             on_first=None if started is None or self.options.dialect.name == "raw" else self._look,
             seen=seen,
         )

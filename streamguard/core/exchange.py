@@ -51,12 +51,14 @@ _UI_STREAM: Final = ("x-vercel-ai-ui-message-stream", "v1")  # without it a clie
 
 @attrs.frozen
 class RequestFacts:
-    """What the protocol needs of a request. Header names are lower-case; `query` is the raw query string."""
+    """What the protocol needs of a request. Header names are lower-case; `query` is the raw query string, `path` is for
+    the log."""
 
     method: str
     headers: Mapping[str, str]
     query: str = ""
     http_version: str = "1.1"
+    path: str = ""
 
     @property
     def cursor(self) -> str | None:

@@ -100,6 +100,11 @@ class Run:
     def sid(self) -> str:
         return self.producer.lease.sid
 
+    @property
+    def ends_unread(self) -> bool:
+        """Whether the leaving of its last reader here ends it."""
+        return not self.policy.grace and anyio.current_time() >= self._present
+
     def join(self) -> None:
         """A reader came."""
         self._readers += 1

@@ -31,8 +31,8 @@ def test_figures_come_before_what_they_mean() -> None:
         "GET http://host/chat", "200, HTTP/1.1, OpenAI chat completions", "server: nginx/1.22.1",
         "to the first token 0.050 s", "24, 24 arrivals", "clean; end marker", "answered after 0.020 s",
         "noticed after 0.05 s of 1.20 (by its gauge)", "up to 100 ms █", "not seen (nothing names one)",
-        "note: unguarded", " change: @guarded on the endpoint", " see: tutorial/first-stream.md, in streamguard's documentation",
-        "In order.",
+        "note: unguarded", " change: @guarded on the endpoint", "In order.",
+        " see: tutorial/first-stream.md, in streamguard's documentation",
     ):  # fmt: skip
         assert words in shown, words
 
