@@ -160,7 +160,7 @@ class GuardMiddleware:
                 if outside:
                     self._tell(_NOT_OUTERMOST, f"{', '.join(outside)} stand{'' if len(outside) > 1 else 's'}")
             elif message["type"] == "lifespan.shutdown":
-                logger.info("GuardMiddleware (%s): %s", self.mode, self.report)
+                logger.info("%s %s", "guarded" if self.mode == "guard" else "looked at", self.report)
             return message
 
         return watched

@@ -119,6 +119,7 @@ def add_options(commands: Commands, environ: Mapping[str, str] | None = None) ->
               "one line in the log (warn); whole, with its length, or a 502 (buffer); a 426 (refuse)")  # fmt: skip
     add.switch("no-compress", "do not compress streams for readers that ask for it")
     add.switch("access-log", "a line for each request")
+    add.value("log-config", "FILE", str, None, "how to log, as JSON for Python's logging.config.dictConfig")
 
 
 def limits_of(options: argparse.Namespace) -> dict[str, Any] | None:

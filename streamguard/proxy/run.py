@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import json
 import sys
 from typing import Any
 
 from streamguard.log.base import LogUnavailable, StreamLog
 from streamguard.proxy.app import ProxySettings, proxy_app
 from streamguard.proxy.command import limits_of
-from streamguard.proxy.server import bound, serve
+from streamguard.proxy.server import bound, log_as, log_plainly, serve
 from streamguard.proxy.upstream import Upstream
 from streamguard.runtime.slots import Limits
 
-__all__ = ["log_named", "run", "settings_of"]
+__all__ = ["log_config_in", "log_named", "run", "settings_of"]
 
 
 def log_named(text: str) -> StreamLog:
@@ -68,6 +69,18 @@ def settings_of(options: argparse.Namespace) -> ProxySettings:
     )
 
 
+def log_config_in(path: str) -> dict[str, Any]:
+    """What the file of `--log-config` has. Raises ValueError and OSError."""
+    with open(path, encoding="utf-8") as file:
+        try:
+            found = json.load(file)
+        except ValueError as exc:
+            raise ValueError(f"--log-config {path} is no JSON: {exc}") from exc
+    if not isinstance(found, dict):
+        raise ValueError(f"--log-config {path} is no JSON object")
+    return found
+
+
 def run(options: argparse.Namespace) -> bool:
     """Serve until the process is told to go. Whether it ever served. Raises ValueError and OSError for options that
     cannot be, and for a log that cannot be used, before anything listens."""
@@ -75,9 +88,13 @@ def run(options: argparse.Namespace) -> bool:
     upstream = Upstream.parse(options.upstream)
     if options.cacert is not None and upstream.scheme != b"https":
         raise ValueError(f"--cacert is for an upstream of https://, not {options.upstream}")
+    if options.log_config is not None:
+        log_as(log_config_in(options.log_config))
     app = proxy_app(upstream, log_named(options.log), settings)
     asyncio.run(_tried(log_named(options.log)))
     listening = None if options.uds else bound(options.host, options.port)
+    if options.log_config is None:
+        log_plainly()
 
     def listens() -> None:
         where: Any = f"unix:{options.uds}"

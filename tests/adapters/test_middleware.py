@@ -225,7 +225,7 @@ async def test_the_summary_is_logged_at_the_shutdown(caplog: pytest.LogCaptureFi
     middleware = GuardMiddleware(streaming(WHOLE[:1]), on_sigterm=False)
     await called(middleware)
     await lived(middleware)
-    assert "GuardMiddleware (report): 1 streams: 0 complete, 1 refused, 0 left (unproven_end 1)" in caplog.text
+    assert "looked at 1 streams: 0 complete, 1 refused, 0 left (unproven_end 1)" in caplog.text
 
 
 # ---- outermost ------------------------------------------------------------------------------------
