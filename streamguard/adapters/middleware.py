@@ -53,6 +53,10 @@ _NOT_OUTERMOST: Final = (
     "GuardMiddleware is not outermost: %s outside of it, and what is done there to an answer is not guarded. Add it "
     "last, after every other add_middleware, or wrap the whole application: app = GuardMiddleware(app)"
 )
+_REMEDY: Final = (
+    "Add GuardMiddleware last, after every other add_middleware, or wrap the whole application: "
+    "app = GuardMiddleware(app)."
+)
 _OTHER_GUARD: Final = (
     "an endpoint of this application has a StreamGuard of its own, and requests that bear its cursors are refused "
     "here: give it to the middleware too, GuardMiddleware(app, guard=guard)"
@@ -123,6 +127,7 @@ class GuardMiddleware:
         self._resumed: Options = resumed  # how the endpoints serve
         draining: Any = {} if grace is None else {"grace": grace}
         self._seal = SealMiddleware(self._inside, on_sigterm=on_sigterm, **draining)
+        self._seal.remedy = _REMEDY
         self._endpoints: Endpoints | None = None
         self._prepared = False
         self._told: set[str] = set()  # what was said in the log, each once
@@ -151,6 +156,7 @@ class GuardMiddleware:
             return
         self._endpoints = Endpoints(self.guard, self.path, request_of=self.guard.request_of, **self._resumed)
         self._seal = RootedSeal(self._inside, self.guard)
+        self._seal.remedy = _REMEDY
 
     def _watched(self, scope: Scope, receive: Receive) -> Receive:
         async def watched() -> Message:

@@ -19,7 +19,7 @@ from starlette.responses import StreamingResponse
 from starlette.routing import Route
 
 from streamguard.adapters.middleware import GuardMiddleware
-from streamguard.adapters.seal import Message, Receive, Scope, SealMiddleware, Send
+from streamguard.adapters.seal import Message, Receive, Scope, SealMiddleware, Send, UnsealedResponse
 from streamguard.app import StreamGuard, anyone_with_the_id
 from streamguard.core.cursor import cursor_zero
 from streamguard.core.receipt import Verdict
@@ -48,6 +48,20 @@ def around(app: Any, **named: Any) -> GuardMiddleware:
 async def broken() -> AsyncGenerator[bytes, None]:
     yield chunk("a")
     raise ValueError("password=hunter2")
+
+
+@pytest.mark.parametrize("guarded_by", ["nothing", "a log"])
+async def test_a_middleware_that_stands_outside_of_it_is_told_of_by_its_own_name(guarded_by: str) -> None:
+    """Whoever added GuardMiddleware knows of no other seal, and is told to move the one that there is."""
+    guard = None if guarded_by == "nothing" else StreamGuard(MemoryLog(), authorize=anyone_with_the_id)
+
+    async def passing(request: Any, call_next: Any) -> Any:
+        return await call_next(request)
+
+    sent = await called(BaseHTTPMiddleware(guarding(WHOLE, named={"guard": guard}), dispatch=passing))
+    assert isinstance(sent.raised, UnsealedResponse)
+    assert "Add GuardMiddleware last, after every other add_middleware" in str(sent.raised)
+    assert "SealMiddleware" not in str(sent.raised)
 
 
 HTTP_1_0: dict[str, tuple[str, Any, int]] = {  # the option, the application's chunks, the status
