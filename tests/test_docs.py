@@ -752,6 +752,18 @@ def test_a_model_server_that_dies_is_noticed_through_the_proxy_as_the_tutorial_s
         assert ran(tmp_path, "counting.py", proxy.url) == guarded
 
 
+def test_an_answer_that_was_cut_is_read_on_with_curl_as_the_tutorial_says(tmp_path: Path) -> None:
+    page = (ROOT / "docs" / "tutorial" / "guard-a-vllm.md").read_text(encoding="utf-8")
+    [lines] = [block for block in re.findall(r"^  ```sh\n(.*?)^  ```", page, re.MULTILINE | re.DOTALL) if "/streams" in block]
+    with served(tmp_path, "fake_vllm_app.py") as url, in_front(int(url.rpartition(":")[2])) as proxy:
+        script = lines.replace("http://127.0.0.1:8080", proxy.url)
+        rest = subprocess.run(["bash", "-c", script], cwd=tmp_path, check=True, stdout=subprocess.PIPE, text=True).stdout
+    found = [re.findall(r'"content": ?"(\d+) "', part) for part in ((tmp_path / "cut.txt").read_text(), rest)]
+    assert [number for part in found for number in part] == [str(number) for number in range(1, 11)]
+    assert all(found)
+    assert "data: [DONE]" in rest
+
+
 def test_a_stream_in_a_file_is_read_by_another_process(tmp_path: Path) -> None:
     words = "".join(f"word-{number} " for number in range(20))
     with served(tmp_path, "filed_app.py") as one, served(tmp_path, "filed_app.py") as other:
