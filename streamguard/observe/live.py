@@ -127,7 +127,7 @@ class _Entry:
 
     @property
     def shown_state(self) -> str:
-        """`reader` where neither the source gives anything nor the driver waits for it: then its reader takes nothing."""
+        """`reader` where the source gives nothing and the driver does not wait for it: it waits for its reader."""
         if self.state != "streaming" or self.rate or self.far.waits is not None:
             return self.state
         return "reader"
@@ -264,7 +264,8 @@ class Live(Observer):
             now, last = self._clock(), self._last
             if last.picture is None or now >= last.due:
                 last.picture = self._made(now)
-                last.due = (now // self.period + 1) * self.period
+                due = (now // self.period + 1) * self.period
+                last.due = due if due > now else due + self.period  # which rounding may make of it
             return last.picture
 
     def _made(self, now: float) -> Picture:
@@ -346,7 +347,7 @@ def _require_who(password: object, authorize: object) -> None:
     if (password is None) == (authorize is None):
         raise TypeError(
             "Live shows the streams of everybody, so it must be told who may see them: Live(password=…), which a "
-            "browser asks for, or Live(authorize=…), a function of (request, action) that answers a name, or None for no"
+            "browser asks for, or Live(authorize=…), a function of (request, action) that answers a name, or None"
         )
     if authorize is not None:
         return  # it is looked at where there are endpoints, as that of a guard is

@@ -1,4 +1,5 @@
-"""What a part of a stream is called, and the seconds of one of its tokens: what the events of `hooks` are about. And how far it is."""
+"""What a part of a stream is called, how far it is, and the seconds of one of its tokens: what the events of `hooks`
+are about."""
 
 from __future__ import annotations
 
