@@ -123,7 +123,7 @@ class Dashboard:
 
 
 def _file(reading: Reading, tail: str) -> Refusal:
-    """The answer that is one of the page's files. Addresses in it are relative: a server in front may change the path."""
+    """The answer that is one of the page's files. Its addresses are relative: a proxy may change the path."""
     if tail not in _FILES:
         return _UNKNOWN
     if tail == _TAIL and str(reading.scope["path"]).endswith("/"):  # below which they would lead astray

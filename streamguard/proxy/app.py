@@ -46,7 +46,7 @@ class ProxySettings:
     profile: str = "openai"
     path: str = "/streams"
     ready: str | None = None
-    dashboard: Live | None = None
+    dashboard: str | None = attrs.field(default=None, repr=False)  # the password of the live page
     heartbeat: float | None = 15.0
     stall: float | None = 600.0
     linger: float = 0.25
@@ -63,7 +63,7 @@ class ProxySettings:
 
 
 def proxy_app(upstream: Upstream, log: StreamLog, settings: ProxySettings | None = None) -> Front:
-    """The application. Raises OSError for a `cacert` that cannot be read."""
+    """The application. Raises OSError for a `cacert` that cannot be read, ValueError for a password that is short."""
     chosen = ProxySettings() if settings is None else settings
     header = chosen.principal_header
     pool = Pool(upstream, connect=chosen.connect, silence=chosen.stall, cacert=chosen.cacert)
@@ -74,7 +74,7 @@ def proxy_app(upstream: Upstream, log: StreamLog, settings: ProxySettings | None
         limits=chosen.limits,
         grace=chosen.grace,
         on_sigterm=chosen.on_sigterm,
-        observe=chosen.dashboard,
+        observe=None if chosen.dashboard is None else Live(password=chosen.dashboard),
     )
     guarded = GuardMiddleware(
         Relay(pool, kept=() if header is None else (header.lower().encode(),)),

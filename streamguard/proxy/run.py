@@ -8,7 +8,6 @@ import sys
 from typing import Any
 
 from streamguard.log.base import LogUnavailable, StreamLog
-from streamguard.observe.live import Live
 from streamguard.proxy.app import ProxySettings, proxy_app
 from streamguard.proxy.command import limits_of
 from streamguard.proxy.server import bound, serve
@@ -55,7 +54,7 @@ def settings_of(options: argparse.Namespace) -> ProxySettings:
         profile=options.profile,
         path=options.path,
         ready=options.ready,
-        dashboard=None if options.dashboard is None else Live(password=options.dashboard),
+        dashboard=options.dashboard,
         heartbeat=options.heartbeat,
         stall=options.stall,
         detach=options.detach,

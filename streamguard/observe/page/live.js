@@ -8,7 +8,7 @@ import { stream, UnexpectedResponse } from "../streamguard.js";
 const FEED = new URL("feed", import.meta.url);
 FEED.username = FEED.password = ""; // which `fetch` refuses, and the browser knows
 const LIMITS = { livenessMs: 70_000, maxReceived: 0 };
-const AGAIN_MS = 2000; // until a feed that ended, or was cut, is asked for again
+const AGAIN_MS = [250, 8000]; // until a feed that ended, or was cut, is asked for again: at first, and at most
 const QUIET_S = 5; // without an item, after which a stream is one that waits
 const LATE = 3; // periods without a picture, after which the page says so
 const KEPT = 200; // records of abnormal streams
@@ -31,6 +31,7 @@ const time = (seconds) => clock.format(new Date(seconds * 1000));
 function span(seconds) {
   if ((seconds ?? null) === null) return "";
   if (seconds < 1) return `${tenths.format(seconds * 1000)} ms`;
+  if (seconds < 10) return `${tenths.format(seconds)} s`;
   if (seconds < 120) return `${whole.format(seconds)} s`;
   return seconds < 7200 ? `${whole.format(seconds / 60)} min` : `${whole.format(seconds / 3600)} h`;
 }
@@ -125,7 +126,7 @@ const abnormalTable = new Table("abnormal", 10, 7);
 
 /** How a stream stands, in words; and whether it waits. */
 function standing(state, heard, now) {
-  const silent = now - heard;
+  const silent = Math.floor(now - heard);
   if (state === "starting") return silent < QUIET_S ? ["starting", ""] : [`no item for ${span(silent)}`, "waits"];
   if (state === "reader") return ["its reader takes nothing", "waits"];
   if (state === "streaming") return silent < QUIET_S ? ["streaming", ""] : [`silent for ${span(silent)}`, "waits"];
@@ -141,7 +142,7 @@ function showOpen(now) {
     if (only && !mark) continue;
     entries.push([key, [
       name, words, part, route ?? "", request ?? "", span(Math.max(0, Math.floor(now - began))), count(items),
-      rate(pace), size(sent), blocked ? span(blocked) : "", count(acked),
+      rate(pace), part === "producer" ? "" : size(sent), blocked ? span(blocked) : "", count(acked),
     ], mark]);
   }
   entries.sort(([one], [other]) => one - other);
@@ -278,7 +279,8 @@ async function read() {
 const wait = (milliseconds) => new Promise((resolve) => setTimeout(resolve, milliseconds));
 
 async function follow() {
-  for (;;) {
+  for (let pause = AGAIN_MS[0]; ; pause = Math.min(2 * pause, AGAIN_MS[1])) {
+    const number = known.number;
     let words = "Asking again";
     try {
       await read();
@@ -290,7 +292,8 @@ async function follow() {
       words = "No connection: what is shown is old";
     }
     tell(words, "waits");
-    await wait(AGAIN_MS);
+    if (known.number !== number) pause = AGAIN_MS[0];
+    await wait(pause * (0.75 + Math.random() / 2)); // pages that were cut together do not come back together
   }
 }
 
