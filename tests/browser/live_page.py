@@ -54,8 +54,9 @@ class Streams:
         while not self.still.opened:
             self.made[name] += 1
             yield f"token {self.made[name]} "
-            with anyio.move_on_after(self.gap * float(asked.get("slow", "1"))):
+            if "waits" in asked:
                 await self.still
+            await anyio.sleep(self.gap)
         await self.over
         if "fails" in asked:
             raise RuntimeError("on purpose")
@@ -157,7 +158,7 @@ def draw(opened: Opened, path: Path) -> None:
     opened.page.size(_WIDTH, _HEIGHT)
     opened.start(9)
     opened.start(3, "/chat", "chat")
-    opened.start(1, "/answer?slow=1000", "waits")
+    opened.start(1, "/answer?waits", "waits")
     left = [opened.server.connect() for _ in range(2)]
     for number, connection in enumerate(left):
         connection.get("/answer", x_request_id=f"left-{number}")
