@@ -78,19 +78,22 @@ class _Numbers(Measures):
 
     def __init__(self) -> None:
         super().__init__()
+        self._lock = threading.Lock()  # else the streams of several threads would lose counts
         self.counts = Counter[str]()
         self.statuses = Counter[str]()
         self.bounds = {name: METRICS[name].buckets for name in HISTOGRAMS}
         self.histograms = {name: [0] * (len(bounds) + 1) for name, bounds in self.bounds.items()}
 
     def add(self, name: str, amount: float, *labels: str) -> None:
-        self.counts[name] += int(amount)
-        if name == "streams_closed_total":
-            self.statuses[labels[1]] += 1
+        with self._lock:
+            self.counts[name] += int(amount)
+            if name == "streams_closed_total":
+                self.statuses[labels[1]] += 1
 
     def record(self, name: str, value: float, *labels: str) -> None:
         if name in self.histograms:
-            self.histograms[name][bisect_left(self.bounds[name], value)] += 1
+            with self._lock:
+                self.histograms[name][bisect_left(self.bounds[name], value)] += 1
 
     def put(self, name: str, value: float, *labels: str) -> None:
         """Nothing: what is so now is asked when somebody looks."""

@@ -31,7 +31,7 @@ def live(browser: Browser) -> Iterator[Opened]:
 
 
 def test_its_figures_are_what_the_streams_made_and_it_does_not_fall_behind(browser: Browser) -> None:
-    with opened(browser, gap=0.02, period=0.1) as page:
+    with opened(browser, gap=0.02, period=0.05) as page:
         page.start(10)
         page.start(6, "/answer?fails", "fails")
         page.wait_for('of("Open") === "16"')
@@ -55,7 +55,7 @@ def test_the_proof_sees_what_the_page_shows(browser: Browser) -> None:
 
 
 def test_a_stream_in_a_log_has_a_row_for_its_generation_and_one_for_its_reader(browser: Browser) -> None:
-    with opened(browser, gap=0.02, period=0.1) as page:
+    with opened(browser, gap=0.02, period=0.05) as page:
         page.start(1, "/chat")
         page.wait_for('of("Open") === "1" && of("Readers of logs") === "1"')
         rows = page.shown["open"]
@@ -133,8 +133,8 @@ def test_in_both_schemes_each_text_stands_out_and_a_phone_scrolls_in_one_directi
 
 
 def test_a_feed_that_ended_is_asked_for_again(browser: Browser, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("streamguard.adapters.dashboard._ASKED_AGAIN", 0.3)
-    with opened(browser, period=0.1) as page:
+    monkeypatch.setattr("streamguard.adapters.dashboard._ASKED_AGAIN", 0.1)
+    with opened(browser, period=0.05) as page:
         asked = "performance.getEntriesByType('resource').filter(({ name }) => name.endsWith('/feed')).length"
         page.wait_for(f"{asked} >= 2")
         page.next_picture()
@@ -143,7 +143,7 @@ def test_a_feed_that_ended_is_asked_for_again(browser: Browser, monkeypatch: pyt
 
 
 def test_a_browser_that_knows_the_password_has_the_page_and_its_feed(browser: Browser) -> None:
-    app, _ = starlette_app(Live(password=PASSWORD, period=0.1))
+    app, _ = starlette_app(Live(password=PASSWORD, period=0.05))
     with serving(app) as server:
         address = server.url.replace("//", f"//me:{PASSWORD.replace(' ', '%20')}@")
         with browser.page(f"{address}/streams/dashboard") as page:
