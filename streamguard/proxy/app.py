@@ -9,7 +9,7 @@ What is kept of it is a digest: a log in Redis is no place for credentials.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 import attrs
@@ -20,6 +20,7 @@ from streamguard.app import Action, StreamGuard, anyone_with_the_id
 from streamguard.core.compress import Gzip
 from streamguard.core.dialect.provider import EndRule
 from streamguard.log.base import StreamLog
+from streamguard.observe.hooks import Observer, Observers, observers_of
 from streamguard.proxy.asking import asks_for_a_stream
 from streamguard.proxy.front import Front
 from streamguard.proxy.headers import values
@@ -60,9 +61,17 @@ class ProxySettings:
     on_sigterm: bool = True
 
 
-def proxy_app(upstream: Upstream, log: StreamLog, settings: ProxySettings | None = None) -> Front:
-    """The application. Raises OSError for a `cacert` that cannot be read."""
+def proxy_app(
+    upstream: Upstream,
+    log: StreamLog,
+    settings: ProxySettings | None = None,
+    *,
+    observe: Observer | Sequence[Observer] | Observers | None = None,
+) -> Front:
+    """The application. `observe` is an Observer, or several. Raises TypeError where it is none, OSError for a `cacert`
+    that cannot be read."""
     chosen = ProxySettings() if settings is None else settings
+    observers = observers_of(observe)
     header = chosen.principal_header
     pool = Pool(upstream, connect=chosen.connect, silence=chosen.stall, cacert=chosen.cacert)
     guard = StreamGuard(
@@ -72,9 +81,10 @@ def proxy_app(upstream: Upstream, log: StreamLog, settings: ProxySettings | None
         limits=chosen.limits,
         grace=chosen.grace,
         on_sigterm=chosen.on_sigterm,
+        observe=observers,
     )
     guarded = GuardMiddleware(
-        Relay(pool, kept=() if header is None else (header.lower().encode(),)),
+        Relay(pool, kept=() if header is None else (header.lower().encode(),), observers=observers),
         guard,
         "guard",
         end=chosen.end,

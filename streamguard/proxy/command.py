@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final, Protocol
 
 from streamguard.core.dialect.provider import PROFILES
-from streamguard.options import count, count_from_zero, port, refuse, seconds, seconds_above_zero
+from streamguard.options import address, count, count_from_zero, port, refuse, seconds, seconds_above_zero
 
 __all__ = ["PREFIX", "Commands", "add_options", "limits_of"]
 
@@ -33,6 +33,7 @@ examples:
   streamguard proxy http://gpu:8000 --log redis://cache:6379/0 --principal-header X-User
                                                              several proxies behind one balancer
   streamguard proxy http://127.0.0.1:8000 --max-streams 64   the 65th waits, or is told when to come back
+  streamguard proxy http://127.0.0.1:8000 --metrics 9464     Prometheus asks http://127.0.0.1:9464/metrics
 
 Check it: streamguard check http://127.0.0.1:8080/v1/chat/completions -d '{"stream": true, ...}'
 
@@ -115,6 +116,10 @@ def add_options(commands: Commands, environ: Mapping[str, str] | None = None) ->
     add.value("connect-timeout", "SECONDS", seconds_above_zero, "10", "until the server is reached (10)")
     add.value("cacert", "FILE", str, None, "believe these authorities of the server, and no others")
     add.switch("no-compress", "do not compress streams for readers that ask for it")
+    add.value("metrics", "ADDRESS", address, None,
+              "serve /metrics for Prometheus there, and nowhere else: PORT, of 127.0.0.1, or HOST:PORT")  # fmt: skip
+    add.switch("otel", "spans and metrics by OpenTelemetry, to where its own variables say (OTEL_…)")
+    add.value("sample", "N", count, None, "time one token in N on its way, for --metrics and --otel (none)")
     add.switch("access-log", "a line for each request")
 
 

@@ -179,7 +179,7 @@ async def logged(
         assert flow is not None
         assert credit is not None
         for frames in range(2, 12):
-            while not flow.blocked:
+            while not flow.blocked:  # noqa: ASYNC110  # which nobody tells
                 await anyio.sleep(0.01)
             await anyio.sleep(credit)
             flow.give(Grant(frames, 10**6))
