@@ -1,4 +1,4 @@
-"""`streamguard proxy`, run: from its options to a server that is over. What watches it is made here, if it is wanted."""
+"""`streamguard proxy`, run: from its options, and who is to observe it, to a server that is over."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def watching(options: argparse.Namespace) -> Watching:
     if every and options.metrics is None and not options.otel:
         raise ValueError("--sample is for --metrics or --otel")
     if options.otel:
-        with _needs("--otel", 'opentelemetry-sdk opentelemetry-exporter-otlp-proto-http "streamguard-io[opentelemetry]"'):
+        with _needs("--otel", "opentelemetry-sdk opentelemetry-exporter-otlp-proto-http"):
             from streamguard.observe.opentelemetry import Metrics, Traces
             from streamguard.proxy.telemetry import set_up
         made.end = set_up()

@@ -7,13 +7,17 @@ threads, so that a page which is being made holds no stream up.
 
 from __future__ import annotations
 
+import logging
 import socket
+import sys
 import threading
 from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Final
 
 __all__ = ["PATH", "Scraped"]
+
+logger = logging.getLogger("streamguard")
 
 PATH: Final = "/metrics"
 _SLOWEST: Final = 10.0  # seconds that somebody may be silent who is connected: each has a thread
@@ -37,7 +41,8 @@ class Scraped(ThreadingHTTPServer):
         self.server_close()
 
     def handle_error(self, request: object, client_address: object) -> None:
-        """Who asked has gone, which is no news."""
+        if not isinstance(sys.exc_info()[1], OSError):  # that is, who asked has gone
+            logger.exception("the metrics could not be given")
 
 
 class _Asked(BaseHTTPRequestHandler):

@@ -1,9 +1,9 @@
 """OpenTelemetry's SDK for the command, which is the application here; all else of the library uses the API alone.
 
-What is exported where is what OpenTelemetry's own variables say: `OTEL_TRACES_EXPORTER` and `OTEL_METRICS_EXPORTER` name
-exporters (`otlp`, if not given; `console`, `none`, or one that another package brings), `OTEL_EXPORTER_OTLP_ENDPOINT`
-an address, `OTEL_SERVICE_NAME` the service. Where a program round this one has set up providers, as
-`opentelemetry-instrument` does, those are used.
+What is exported where is what OpenTelemetry's own variables say: `OTEL_TRACES_EXPORTER` and `OTEL_METRICS_EXPORTER`
+name exporters (`otlp`, if not given; `console`, `none`, or one that another package brings),
+`OTEL_EXPORTER_OTLP_ENDPOINT` an address, `OTEL_SERVICE_NAME` the service. Where a program round this one has set up
+providers, as `opentelemetry-instrument` does, those are used.
 """
 
 from __future__ import annotations
@@ -65,7 +65,8 @@ def _reader(made: Any) -> MetricReader:
 
 
 def _is_named() -> bool:
-    return bool(os.environ.get("OTEL_SERVICE_NAME")) or "service.name=" in os.environ.get("OTEL_RESOURCE_ATTRIBUTES", "")
+    said = os.environ.get
+    return bool(said("OTEL_SERVICE_NAME")) or "service.name=" in said("OTEL_RESOURCE_ATTRIBUTES", "")
 
 
 def _exporters(signal: str) -> list[Callable[[], Any]]:
