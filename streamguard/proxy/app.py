@@ -18,6 +18,7 @@ from streamguard.adapters.middleware import GuardMiddleware
 from streamguard.adapters.seal import Scope
 from streamguard.app import Action, StreamGuard, anyone_with_the_id
 from streamguard.core.compress import Gzip
+from streamguard.core.dialect import Raw
 from streamguard.core.dialect.provider import EndRule
 from streamguard.log.base import StreamLog
 from streamguard.observe.hooks import Observer, Observers, observers_of
@@ -32,7 +33,7 @@ from streamguard.runtime.runs import Detach
 from streamguard.runtime.slots import Limits
 from streamguard.runtime.timing import Timing
 
-__all__ = ["ProxySettings", "proxy_app", "who_by"]
+__all__ = ["ProxySettings", "leaving", "proxy_app", "who_by"]
 
 _MEGABYTE: Final = 1024 * 1024
 
@@ -45,6 +46,7 @@ class ProxySettings:
     end: EndRule = "known"
     profile: str = "openai"
     path: str = "/streams"
+    upstream_streams: str | None = None
     ready: str | None = None
     heartbeat: float | None = 15.0
     stall: float | None = 600.0
@@ -89,6 +91,7 @@ def proxy_app(
         "guard",
         end=chosen.end,
         profile=chosen.profile,
+        rule=None if chosen.upstream_streams is None else leaving(chosen.upstream_streams, chosen),
         path=chosen.path,
         ready=chosen.ready,
         asks=asks_for_a_stream,
@@ -96,6 +99,16 @@ def proxy_app(
         compress=Gzip() if chosen.compress else None,
     )
     return Front(guarded, max_head=chosen.max_head, max_body=chosen.max_body, body_silence=chosen.body_silence)
+
+
+def leaving(path: str, settings: ProxySettings) -> Callable[[Scope], Raw | None]:
+    """What is asked at `path` and below is the upstream's, which has streams of its own there; all else is guarded."""
+    rule = Raw(settings.end, settings.profile)
+
+    def guarded(scope: Scope) -> Raw | None:
+        return None if f"{scope['path']}/".startswith(f"{path}/") else rule
+
+    return guarded
 
 
 def who_by(header: str) -> Callable[[Scope, Action], str | None]:

@@ -101,6 +101,8 @@ def add_options(commands: Commands, environ: Mapping[str, str] | None = None) ->
               "marker (provider); always the server's own end (asgi)")  # fmt: skip
     add.value("profile", "NAME", _one_of(*PROFILES), "openai", f"the server, where it departs: {', '.join(PROFILES)}")
     add.value("path", "PATH", _path, "/streams", "where streams are resumed, cancelled, asked about (/streams)")
+    add.value("upstream-streams", "PATH", _path, None,
+              "where an upstream that guards streams itself has them resumed: it is passed on as it comes")  # fmt: skip
     add.value("ready", "PATH", _path, None, "a path that answers 200, and 503 once the proxy is told to go")
     add.value("heartbeat", "SECONDS", seconds_above_zero, "15", "of silence, after which a sign of life is sent (15)")
     add.value("stall", "SECONDS", seconds_above_zero, "600",

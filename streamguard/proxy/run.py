@@ -53,12 +53,16 @@ def settings_of(options: argparse.Namespace) -> ProxySettings:
     """What the options say of the proxy's behaviour. Raises ValueError for options that do not go together."""
     if f"{options.ready}/".startswith(f"{options.path}/"):
         raise ValueError(f"--ready {options.ready} hides where streams are resumed (--path {options.path})")
+    theirs = f"{options.upstream_streams}/"
+    if f"{options.path}/".startswith(theirs) or theirs.startswith(f"{options.path}/"):
+        raise ValueError(f"--upstream-streams {options.upstream_streams} is the proxy's own (--path {options.path})")
     limits = limits_of(options)
     return ProxySettings(
         principal_header=options.principal_header,
         end=options.end,
         profile=options.profile,
         path=options.path,
+        upstream_streams=options.upstream_streams,
         ready=options.ready,
         heartbeat=options.heartbeat,
         stall=options.stall,

@@ -85,7 +85,8 @@ def chain() -> Iterator[tuple[Model, Server, Running]]:
     """A server, and in front of it the proxy's process, which prints its spans."""
     made = Model()
     exporters = {"OTEL_TRACES_EXPORTER": "console", "OTEL_METRICS_EXPORTER": "console"}
-    with serving(made.app) as behind, running(behind.url, "--otel", "--path", "/guarded", **exporters) as proxy:
+    options = ["--otel", "--path", "/guarded", "--upstream-streams", "/streams"]
+    with serving(made.app) as behind, running(behind.url, *options, **exporters) as proxy:
         yield made, behind, proxy
 
 
@@ -100,8 +101,8 @@ async def asked(port: int, path: str, traced: Traced) -> tuple[int, int, int]:
     async with FaultProxy("127.0.0.1", port, plan=plan) as cutting:
         with traced.tracer.start_as_current_span("ask") as span:
             async with stream("POST", f"{cutting.url}{path}", json={"stream": True}, resume=again) as answer:
-                data = b"".join([frame.data async for frame in answer.frames()])
-            return data.count(b"token "), answer.receipt.resumes, span.get_span_context().span_id
+                data = "".join([str(frame.data) async for frame in answer.frames()])
+            return data.count("token "), answer.receipt.resumes, span.get_span_context().span_id
 
 
 def printed(text: str) -> tuple[list[Found], set[str]]:
