@@ -67,10 +67,8 @@ def request_fields(
     return [(b"host", host), *passed, *added, (b"via", b"1.1 streamguard")]
 
 
-def replaced(fields: Fields, given: Mapping[str, str]) -> Fields:
+def replaced(fields: Fields, given: Mapping[str, str]) -> list[tuple[bytes, bytes]]:
     """With what is `given` in place of all of that name, in lower case; one that is empty is left out."""
-    if not given:
-        return fields
     names = {name.encode("latin-1") for name in given}
     kept = [(name, value) for name, value in fields if name.lower() not in names]
     return [*kept, *((name.encode("latin-1"), value.encode("latin-1")) for name, value in given.items() if value)]

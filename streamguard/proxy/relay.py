@@ -179,7 +179,8 @@ class _Exchange:
         bodied = bool(values(fields, b"content-length") or values(fields, b"transfer-encoding"))
         if not bodied:
             self._begin_watching()
-        fields = replaced(fields, self.along)
+        if self.along:
+            fields = replaced(fields, self.along)
         method = scope["method"].encode("latin-1")
         target = target_of(scope, upstream.base)
         answer = await relay.pool.ask(method, target, fields, self._body() if bodied else None)

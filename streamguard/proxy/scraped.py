@@ -13,7 +13,7 @@ import sys
 import threading
 from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Final
+from typing import Any, Final
 
 __all__ = ["PATH", "Scraped"]
 
@@ -46,7 +46,6 @@ class Scraped(ThreadingHTTPServer):
 
 
 class _Asked(BaseHTTPRequestHandler):
-    server: Scraped
     timeout = _SLOWEST
     protocol_version = "HTTP/1.1"
     server_version, sys_version = "streamguard", ""
@@ -55,9 +54,10 @@ class _Asked(BaseHTTPRequestHandler):
         if self.path.partition("?")[0] != PATH:
             self.send_error(404)
             return
-        page = self.server.page()
+        server: Any = self.server  # a Scraped
+        page = server.page()
         self.send_response(200)
-        self.send_header("Content-Type", self.server.kind)
+        self.send_header("Content-Type", server.kind)
         self.send_header("Content-Length", str(len(page)))
         self.end_headers()
         if self.command != "HEAD":
