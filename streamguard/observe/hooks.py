@@ -343,9 +343,12 @@ class Observers:
         return next((answer for answer in answers if isinstance(answer, str)), None)
 
     def passing(self, request: Passing) -> dict[str, str]:
-        """The headers that all of them want to be sent along with a request."""
+        """The headers that all of them want to be sent along with a request, with names in lower case."""
         answers = [self._call(hook, request) for hook in self._passing]
-        return {name: value for each in answers if isinstance(each, Mapping) for name, value in each.items()}
+        pairs = [pair for each in answers if isinstance(each, Mapping) for pair in each.items()]
+        # What is no ASCII cannot be sent, and an observer must not fail the request.
+        good = [pair for pair in pairs if all(isinstance(part, str) and part.isascii() for part in pair)]
+        return {name.lower(): value for name, value in good}
 
     def enter(self, stream: StreamDetails, context: Context | None) -> None:
         """Tell all that the source runs in the current context; in `context`, if given."""

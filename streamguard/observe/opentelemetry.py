@@ -214,9 +214,10 @@ class Traces(Observer):
         span = self._tracer.start_span("streamguard proxy", above, kind, attributes)
         within = trace.set_span_in_context(span)
         self._passing[request] = span, context.attach(within)
-        carrier = {"tracestate": ""}  # one that belongs to another trace would go along
+        carrier: dict[str, str] = {}
         _PROPAGATOR.inject(carrier, within)
-        return carrier
+        # A state that belongs to another trace must not go along. Without an SDK there may be no trace at all.
+        return {"tracestate": "", **carrier} if carrier else {}
 
     def passed(self, event: Passed) -> None:
         span, token = self._passing.pop(event.request)

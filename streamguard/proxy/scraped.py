@@ -48,7 +48,6 @@ class Scraped(ThreadingHTTPServer):
 class _Asked(BaseHTTPRequestHandler):
     timeout = _SLOWEST
     protocol_version = "HTTP/1.1"
-    server_version, sys_version = "streamguard", ""
 
     def do_GET(self) -> None:
         if self.path.partition("?")[0] != PATH:
@@ -64,6 +63,9 @@ class _Asked(BaseHTTPRequestHandler):
             self.wfile.write(page)
 
     do_HEAD = do_GET
+
+    def version_string(self) -> str:
+        return "streamguard"
 
     def log_message(self, format: str, *args: object) -> None:
         """A line for each scrape is none that anybody reads."""

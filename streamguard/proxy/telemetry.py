@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 from collections.abc import Callable
 from importlib.metadata import entry_points
 from typing import Any, Final
@@ -49,8 +50,9 @@ def set_up() -> Callable[[], None]:
         ends = [threading.Thread(target=each.shutdown, daemon=True) for each in (tracing, metering)]
         for thread in ends:
             thread.start()
+        until = time.monotonic() + _LAST
         for thread in ends:
-            thread.join(_LAST)
+            thread.join(max(0.0, until - time.monotonic()))
 
     return end
 

@@ -194,12 +194,13 @@ class TokenTimer:
     async def write(self, write: Awaitable[None]) -> None:
         """Await a write."""
         self.excused, began = 0.0, self.clock()
-        mark = Appended(self.position())
-        if self.leaving and self._write == "appended":
-            self.marks.append(mark)
+        mark = Appended(self.position()) if self.leaving and self._write == "appended" else None
+        if mark is not None:
+            self.marks.append(mark)  # now: a log elsewhere may give a reader the frame before the append returns
         await write
         self.written(began)
-        mark.at = self._free - self.excused
+        if mark is not None:
+            mark.at = self._free - self.excused
 
 
 class TimedStage(Generic[T]):

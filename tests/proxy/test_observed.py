@@ -76,7 +76,7 @@ def said(fields: list[tuple[bytes, bytes]]) -> dict[str, str]:
 # ---- observers ----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("observe", [None, [], Noted()])
+@pytest.mark.parametrize("observe", [None, [], Noted(), Traces(trace.NoOpTracerProvider())])
 def test_without_a_tracer_a_trace_passes_to_the_byte(observe: Any) -> None:
     made = Upstreams()
     fields = [(b"TraceParent", b"00-not--one at all"), (b"tracestate", b"a=1"), (b"tracestate", b"b=2,,")]
@@ -97,6 +97,17 @@ def test_observers_are_told_of_requests_and_of_streams() -> None:
     assert {event.outcome.status for event in noted.all(Closed)} == {"complete"}
 
 
+def test_what_an_observer_answers_goes_along_in_place_of_the_requests_own() -> None:
+    class Adding(Observer):
+        def passing(self, request: Passing) -> Mapping[str, str]:
+            return {"Traceparent": "mine", "tracestate": ""}
+
+    made = Upstreams()
+    with fronted(made.app, observe=Adding()) as (proxy, _):
+        http.get(f"{proxy.url}/a", headers=[("traceparent", CALLER), ("TraceParent", "again"), ("tracestate", "a=1")])
+    assert made.asked == [[(b"traceparent", b"mine")]]
+
+
 def test_what_is_no_observer_is_refused() -> None:
     with pytest.raises(TypeError, match="observe is an Observer"):
         proxy_app(Upstream.parse(URL), MemoryLog(), observe="prometheus")  # type: ignore[arg-type]
@@ -111,11 +122,15 @@ def test_an_observer_that_raises_or_answers_nonsense_harms_no_request(caplog: py
             raise ValueError("mine too")
 
     class Odd(Observer):
+        def __init__(self, answer: Any) -> None:
+            self.answer = answer
+
         def passing(self, request: Passing) -> Any:
-            return 5
+            return self.answer
 
     made = Upstreams()
-    with fronted(made.app, observe=[Broken(), Odd()]) as (proxy, _):
+    odd = [Odd(answer) for answer in (5, {"traceparent": 5}, {5: "a"}, {"traceparent": "\u20ac"})]
+    with fronted(made.app, observe=[Broken(), *odd]) as (proxy, _):
         for _ in range(2):
             assert http.get(f"{proxy.url}/metrics", headers={"traceparent": CALLER}).status_code == 200
     assert made.asked == [[(b"traceparent", CALLER.encode())]] * 2
