@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 import sys
+import threading
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -11,6 +12,7 @@ import httpx
 import pytest
 from opentelemetry import metrics, trace
 from opentelemetry.sdk.trace import ReadableSpan
+from opentelemetry.sdk.trace.export import SpanExporter
 from opentelemetry.trace import SpanKind, StatusCode
 from prometheus_client import CollectorRegistry
 from starlette.applications import Starlette
@@ -29,7 +31,7 @@ from streamguard.proxy.scraped import Scraped
 from streamguard.proxy.upstream import Upstream
 from tests.adapters.logged_apps import wait_until
 from tests.adapters.middleware_apps import DONE, chunk
-from tests.adapters.servers import serving
+from tests.adapters.servers import DEADLINE, serving
 from tests.asking import http
 from tests.observe.measured import Traced
 from tests.observe.mixed import samples
@@ -217,19 +219,21 @@ def test_metrics_are_at_their_own_address_and_the_upstreams_are_left_alone() -> 
         assert b"process_resident_memory_bytes" in page.content
 
 
-@pytest.fixture
-def scraped() -> Iterator[tuple[str, list[bytes]]]:
-    pages = [b"one 1\n"]
-    server = Scraped(socket.create_server(("127.0.0.1", 0)), lambda: pages[0], "text/plain; version=0.0.4")
+@pytest.fixture(scope="module")
+def scraped() -> Iterator[tuple[str, dict[str, bytes]]]:
+    """Where metrics are served, and their `page`, which cannot be made where there is none."""
+    pages: dict[str, bytes] = {}
+    server = Scraped(socket.create_server(("127.0.0.1", 0)), lambda: pages["page"], "text/plain; version=0.0.4")
     yield f"http://127.0.0.1:{server.socket.getsockname()[1]}", pages
     server.close()
 
 
-def test_the_address_of_metrics_answers_for_nothing_else(scraped: tuple[str, list[bytes]]) -> None:
+def test_the_address_of_metrics_answers_for_nothing_else(scraped: tuple[str, dict[str, bytes]]) -> None:
     url, pages = scraped
+    pages["page"] = b"one 1\n"
     answer = http.get(f"{url}/metrics?name[]=x")
     assert (answer.status_code, answer.content, answer.headers["content-type"]) == (
-        200, pages[0], "text/plain; version=0.0.4"
+        200, pages["page"], "text/plain; version=0.0.4"
     )  # fmt: skip
     head = http.head(f"{url}/metrics")
     assert (head.status_code, head.content, head.headers["content-length"]) == (200, b"", "6")
@@ -238,19 +242,21 @@ def test_the_address_of_metrics_answers_for_nothing_else(scraped: tuple[str, lis
     assert http.post(f"{url}/metrics").status_code == 501
 
 
-def test_a_page_that_cannot_be_made_is_told_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
-    server = Scraped(socket.create_server(("127.0.0.1", 0)), lambda: {}["absent"], "text/plain")
+def test_a_page_that_cannot_be_made_is_told_in_the_log(
+    scraped: tuple[str, dict[str, bytes]], caplog: pytest.LogCaptureFixture
+) -> None:
+    url, pages = scraped
+    pages.clear()
     with pytest.raises(httpx.RemoteProtocolError):
-        http.get(f"http://127.0.0.1:{server.socket.getsockname()[1]}/metrics")
-    server.close()
+        http.get(f"{url}/metrics")
     assert "the metrics could not be given" in caplog.text
 
 
 def test_who_asks_for_metrics_and_goes_is_no_news(
-    scraped: tuple[str, list[bytes]], caplog: pytest.LogCaptureFixture
+    scraped: tuple[str, dict[str, bytes]], caplog: pytest.LogCaptureFixture
 ) -> None:
     url, pages = scraped
-    pages[0] = b"x" * 10**7
+    pages["page"] = b"x" * 10**7
     with socket.create_connection(("127.0.0.1", int(url.rpartition(":")[2]))) as gone:
         gone.sendall(b"GET /metrics HTTP/1.1\r\n\r\n")
         gone.recv(1)
@@ -348,6 +354,25 @@ def test_an_exporter_is_found_by_its_name(
         return
     with pytest.raises(ValueError, match=r"--otel needs the exporter (otlp|zipkin_json): pip install opentelemetry-"):
         telemetry._exporters("traces")
+
+
+def test_an_exporter_that_does_not_return_holds_the_end_up_for_a_while_only(
+    unset: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked, released = threading.Event(), threading.Event()
+
+    class Hanging(SpanExporter):
+        def shutdown(self) -> None:
+            asked.set()
+            released.wait(DEADLINE)
+
+    monkeypatch.setattr(telemetry, "_LAST", 0.1)
+    monkeypatch.setattr(telemetry, "_exporters", lambda signal: [Hanging] if signal == "traces" else [])
+    end = telemetry.set_up()
+    end()
+    assert asked.wait(DEADLINE)
+    assert not released.is_set()
+    released.set()
 
 
 def test_providers_that_are_set_up_already_are_used_and_not_ended(monkeypatch: pytest.MonkeyPatch) -> None:
