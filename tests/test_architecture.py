@@ -41,7 +41,7 @@ LAYERS = {
     "extras": (),
     "adapters": ("core", "extras", "log.base", "observe.hooks", "runtime", "app", "upstream", "browser", "adapters"),
     "adapters.dashboard": ("core", "observe.hooks", "observe.live", "runtime", "app", "adapters"),
-    "proxy": ("core", "log", "observe.live", "runtime", "app", "adapters", "client.body", "options", "proxy"),
+    "proxy": ("core", "log", "observe", "runtime", "app", "adapters", "client.body", "options", "proxy"),
     "testing": (ANY,),
     "demo": (ANY,),
     "cli": (ANY,),
@@ -91,6 +91,9 @@ MAY_IMPORT_HOME = {
     ("proxy.network", "proxy.pool"),
     ("proxy.app", "proxy.pool"),
     ("proxy.run", "proxy.server"),
+    ("proxy.run", "observe.prometheus"),  # each only where it is asked for
+    ("proxy.run", "observe.opentelemetry"),
+    ("proxy.telemetry", "observe.opentelemetry"),  # the SDK, to set up
     ("check.transport", "client.httpx"),  # and to ask as an ordinary client does
     *((f"log.{name}", "log.redis_link") for name in _REDIS),
 }

@@ -215,6 +215,7 @@ class Reading:
         if run is not None:
             producer = run.producer
             stage.over = lambda: producer.sealed
+        seen.follows(None if run is None else run.producer.seen, credit=flow is not None)
         leave = self._rotation(stage, run, agreed) if scope else None
         pages = self.guard.pages(cursor, rows=True, leave=leave, flow=flow)
         if started is not None and self.options.timing.peek:  # else the headers have left before the first page

@@ -10,10 +10,10 @@ disagree about where it ends.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
-__all__ = ["Fields", "answer_fields", "request_fields", "values"]
+__all__ = ["Fields", "answer_fields", "replaced", "request_fields", "values"]
 
 Fields = Sequence[tuple[bytes, bytes]]
 
@@ -65,6 +65,13 @@ def request_fields(
     if not values(fields, b"x-forwarded-proto"):
         added.append((b"x-forwarded-proto", scheme.encode("latin-1")))
     return [(b"host", host), *passed, *added, (b"via", b"1.1 streamguard")]
+
+
+def replaced(fields: Fields, given: Mapping[str, str]) -> list[tuple[bytes, bytes]]:
+    """With what is `given` in place of all of that name, in lower case; one that is empty is left out."""
+    names = {name.encode("latin-1") for name in given}
+    kept = [(name, value) for name, value in fields if name.lower() not in names]
+    return [*kept, *((name.encode("latin-1"), value.encode("latin-1")) for name, value in given.items() if value)]
 
 
 def answer_fields(fields: Fields, status: int) -> list[tuple[bytes, bytes]]:

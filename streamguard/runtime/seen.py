@@ -93,6 +93,9 @@ class Unseen:
     def source_closed(self, since: float, *, abandoned: bool) -> None:
         """The source, which was told to close `since`, has; or was left."""
 
+    def follows(self, producer: Unseen | None, *, credit: bool) -> None:
+        """It is a reader, which gives `credit`, perhaps, of a stream that `producer` is told of; None: not here."""
+
     def resumed(self, frame: int, replayed: int | None) -> None:
         """It is a reader that came back."""
 
@@ -143,6 +146,7 @@ class Seen(Unseen):
         self.stream = StreamDetails(part or "direct", cursor.sid[:8], labels, now, time.time(), hop, origin)
         if observers.every:
             self.timer = TokenTimer(observers.every, self.stream.part, clock, self._sampled)
+            self.timer.position = lambda: stage.cursor.seq
 
     def timed(self, stage: Stage[Any], sink: Sink[Any] | None) -> tuple[Any, Any]:
         timer = self.timer
@@ -209,6 +213,8 @@ class Seen(Unseen):
     def blocked(self, by: Literal["transport", "credit", "lead"], seconds: float) -> None:
         if by == "lead" and self.timer is not None:
             self.timer.excused += seconds  # an append waits for it, too
+        elif by == "credit" and self.timer is not None:
+            self.timer.granted(seconds)
         self._tell(Blocked(self.stream, self._clock(), by, seconds))
 
     def stalled(self, silent: float) -> None:
@@ -225,6 +231,11 @@ class Seen(Unseen):
             self._abandoned = abandoned
             now = self._clock()
             self._tell(SourceClosed(self.stream, now, now - since, abandoned))
+
+    def follows(self, producer: Unseen | None, *, credit: bool) -> None:
+        if self.timer is not None:
+            there = None if producer is None else producer.timer
+            self.timer.follow(None if there is None else there.marks, credit=credit)
 
     def resumed(self, frame: int, replayed: int | None) -> None:
         self._begin(Resumed(self.stream, self._clock(), frame, replayed))

@@ -1,6 +1,7 @@
 """Many streams of every kind in one process, in virtual time, and what they must have moved.
 
-    python -m tests.observe.mixed COUNT SEED     # prints what is expected, as JSON
+    python -m tests.observe.mixed COUNT SEED prometheus       # prints what is expected, as JSON
+    python -m tests.observe.mixed COUNT SEED opentelemetry    # and what was found
 
 Each kind is one function. It does to a stream what a network, a reader or a source does, and notes in `expected`, by
 what it did and not by what was told, how far each counter must have come.
@@ -46,7 +47,8 @@ from streamguard.runtime.timing import Timing
 from tests.runtime.virtual import run
 
 __all__ = [
-    "KINDS", "Mixed", "Worker", "differences", "expected_of", "in_workers", "orphan", "samples", "unequal", "worked"
+    "KINDS", "Mixed", "Worker", "differences", "expected_of", "in_processes", "in_workers", "orphan", "samples",
+    "unequal", "worked",
 ]  # fmt: skip
 
 ROOT = Path(__file__).parents[2]  # not by tests.modules, which reads the whole package
@@ -406,19 +408,33 @@ def expected_of(count: int, seed: int, observe: Any) -> dict[str, float]:
 
 def in_workers(count: int, seeds: Sequence[int]) -> dict[str, float]:
     """What is expected of so many streams in each of several processes at once, whose numbers are in one folder."""
-    command = [sys.executable, "-m", "tests.observe.mixed", str(count)]
-    workers = [
-        subprocess.Popen([*command, str(seed)], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-        for seed in seeds
-    ]
     expected: Counter[str] = Counter()
-    for worker in workers:
-        told, complaints = worker.communicate(timeout=300)
-        assert worker.returncode == 0, complaints
-        expected.update(json.loads(told))
+    for told in in_processes(count, seeds, "prometheus"):
+        expected.update(told)
     return dict(expected)
 
 
+def in_processes(count: int, seeds: Sequence[int], back_end: str) -> list[Any]:
+    """What this module prints in several processes at once, one for each seed."""
+    command = [sys.executable, "-m", "tests.observe.mixed", str(count)]
+    pipes: Any = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    workers = [subprocess.Popen([*command, str(seed), back_end], cwd=ROOT, **pipes) for seed in seeds]
+    printed = []
+    for worker in workers:
+        told, complaints = worker.communicate(timeout=300)
+        assert worker.returncode == 0, complaints
+        printed.append(json.loads(told))
+    return printed
+
+
+def _print(count: int, seed: int, back_end: str) -> None:
+    if back_end == "prometheus":
+        print(json.dumps(worked(count, seed, Prometheus()).expected))
+    else:
+        from tests.observe.measured import exported
+
+        print(json.dumps(attrs.asdict(exported(count, seed))))
+
+
 if __name__ == "__main__":
-    done = worked(int(sys.argv[1]), int(sys.argv[2]), Prometheus())
-    print(json.dumps(done.expected))
+    _print(int(sys.argv[1]), int(sys.argv[2]), sys.argv[3])

@@ -276,6 +276,18 @@ def test_a_cancel_passes_through_the_proxy_and_a_guarded_server_to_its_source() 
         closed.wait()
 
 
+def test_where_an_upstream_has_its_own_streams_resumed_nothing_is_guarded() -> None:
+    """A cursor there is the upstream's; anywhere else it is the proxy's, whose log has no such stream."""
+    made, cursor = Site(), "AAAAAAAAAAAAAAAAAAAAAA.3.21.0badcafe"
+    with fronted(made.app, path="/guarded", upstream_streams="/plain") as (proxy, _):
+        found = {
+            path: http.get(proxy.url + path, headers={"streamguard": "v=1", "last-event-id": cursor}).status_code
+            for path in ("/plain", "/plain/x", "/plainer", "/guarded", "/good")
+        }
+    assert found == {"/plain": 200, "/plain/x": 404, "/plainer": 404, "/guarded": 404, "/good": 404}
+    assert made.starts == 0
+
+
 def test_a_proxy_behind_a_proxy_leaves_the_guard_to_the_inner_one() -> None:
     whole = [chunk("a"), chunk("b"), chunk(reason="stop"), DONE]
     with fronted(streaming(whole)) as (inner, _), in_front(inner.port) as outer:
