@@ -62,8 +62,8 @@ def request_fields(
     fields: Fields, *, host: bytes, client: str | None, scheme: str, kept: Iterable[bytes] = ()
 ) -> list[tuple[bytes, bytes]]:
     """What the upstream is sent. `host` is its own name, `client` the address of whoever asks, `kept` more names that
-    neither `Connection` nor an underscore takes away. `X-Forwarded-For` grows by one; what a proxy in front said of host and scheme
-    stays."""
+    neither `Connection` nor an underscore takes away. `X-Forwarded-For` grows by one; what a proxy in front said of
+    host and scheme stays."""
     passed = _passed(fields, _HOP | _OF_A_PROXY | _REPLACED, _KEPT.union(kept))
     passed = [(name, value) for name, value in passed if not is_ambiguous(name, kept)]
     if values(fields, b"transfer-encoding"):  # front lets no other than `chunked` come here, and none beside a length

@@ -147,7 +147,7 @@ async def broken() -> AsyncIterator[str]:
     raise SourceFailed("overloaded", "later")
 
 
-EVENT_SOURCE = {"accept": "text/event-stream", "cache_control": "no-cache"}
+EVENT_SOURCE: dict[str, Any] = {"accept": "text/event-stream", "cache_control": "no-cache"}
 
 
 @pytest.mark.parametrize(
@@ -160,7 +160,7 @@ EVENT_SOURCE = {"accept": "text/event-stream", "cache_control": "no-cache"}
     ids=["EventSource", "fetch", "ours"],
 )
 async def test_an_end_that_is_a_comment_stops_who_cannot_see_it_and_reaches_who_can(
-    headers: dict[str, str], status: int, ends: bool
+    headers: dict[str, Any], status: int, ends: bool
 ) -> None:
     guard = await generated(events, dialect="raw")
     answer = asked(guard, **headers)
