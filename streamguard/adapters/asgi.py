@@ -344,9 +344,10 @@ def merged_headers(own: Iterable[tuple[str, str]], theirs: Iterable[tuple[str, s
 
 
 def merged(own: Iterable[tuple[str, str]], theirs: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
-    """An answer's headers: ours, save those that the application gave a value of its own. `Vary` adds up."""
+    """An answer's headers: ours, save those that the application gave a value of its own. Lists add up: a page of
+    another origin that may read the application's fields needs ours to resume."""
     given = [(name.lower(), value) for name, value in theirs if name.lower() not in _SERVERS_OWN]
-    replaced = {name for name, _ in given} - {"vary"}
+    replaced = {name for name, _ in given} - {"vary", "access-control-expose-headers"}
     return [(name, value) for name, value in own if name not in replaced] + given
 
 

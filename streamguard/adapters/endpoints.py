@@ -200,11 +200,11 @@ class Endpoints:
         if tail == "selftest":
             await _selftest(reading)
         elif tail == "status":
-            await self._status(reading, await self._found(facts, principal))
+            await self._status(reading, await self._found(reading, principal))
         elif facts.method == "POST":
             await self._acknowledge(reading, principal)
         elif facts.method == "DELETE":
-            await self._cancel(reading, await self._found(facts, principal))
+            await self._cancel(reading, await self._found(reading, principal))
         else:
             await self._read(reading, tail, principal)
 
@@ -240,7 +240,7 @@ class Endpoints:
             told = Told.parse(await _body(reading))
         except ValueError:
             raise _Refused(_NOT_TOLD) from None
-        state = await self._found(facts, principal)
+        state = await self._found(reading, principal)
         try:
             heard = await self.guard.grants.hear(told, state.info.sid)
         except UnknownStream:  # it was purged meanwhile
@@ -284,15 +284,18 @@ class Endpoints:
 
     # ---- which stream ---------------------------------------------------------------------------
 
-    async def _found(self, facts: RequestFacts, principal: str) -> StreamState:
+    async def _found(self, reading: Reading, principal: str) -> StreamState:
         """The stream that a request names. Raises _Refused: another's and none are the same."""
+        facts = reading.facts
         sid = facts.headers.get("streamguard-stream")
         if sid is None and facts.cursor is not None:
             sid = Cursor.parse(facts.cursor).sid
         try:
-            return await self._state(facts, sid, principal)
+            state = await self._state(facts, sid, principal)
         except UnknownStream:
             raise _Refused(_UNKNOWN) from None
+        reading.info = state.info
+        return state
 
     async def _state(self, facts: RequestFacts, sid: str | None, principal: str) -> StreamState:
         """The stream of an id, else of the name in the query. Raises what the log raises, and _Refused."""

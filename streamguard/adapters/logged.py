@@ -23,6 +23,7 @@ from typing_extensions import Unpack
 
 from streamguard.adapters.admitting import admitted
 from streamguard.adapters.asgi import refuse_early, request_facts, send_refusal
+from streamguard.adapters.cors import CORS, cors_of
 from streamguard.adapters.options import AnswerOptions, StreamNames, StreamOptions
 from streamguard.adapters.reading import REUSED, Reading
 from streamguard.adapters.refusals import unavailable
@@ -295,7 +296,7 @@ class LoggedAnswer:
             again = fingerprint if facts.method == "POST" else None
             await reading.resume(Cursor.parse(facts.cursor), claim.principal, again)
         elif claim.found is not None:
-            await reading.begin(claim.found, self.headers, self.status)
+            await reading.begin(claim.found, self.headers or None, self.status)
         else:
             await self._start(reading, claim, request)
 
@@ -338,7 +339,7 @@ class LoggedAnswer:
             if exc.info.fingerprint != claim.fingerprint:
                 await reading.refuse(REUSED)
             else:
-                await reading.begin(exc.info, self.headers, self.status)
+                await reading.begin(exc.info, self.headers or None, self.status)
             return
         except LogUnavailable as exc:
             await reading.refuse(unavailable(claim.facts, exc, message=_NOT_STARTED))
@@ -365,4 +366,5 @@ class LoggedAnswer:
             own["flush"] = "token"
         if resumer is not None:
             own["resumer"] = resumer
+        own[CORS] = cors_of(self.headers)
         return {OWN: {key: value for key, value in own.items() if value}}

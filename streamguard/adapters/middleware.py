@@ -189,14 +189,17 @@ class GuardMiddleware:
         if self._ready_at is not None and _path(scope) == self._ready_at:
             await Readiness(self.draining)(scope, receive, send)
             return
+        guard, facts = self.guard, request_facts(scope)
+        preflight = facts.method == "OPTIONS" and "access-control-request-method" in facts.headers
+        if self.mode == "guard" and guard is not None and f"{_path(scope)}/".startswith(f"{guard.path}/"):
+            # Who may read across origins is the application's to say, also of addresses that it does not have.
+            await (self.app if preflight or self._endpoints is None else self._endpoints)(scope, receive, send)
+            return
         rule = self._rule if self._rule_of is None else self._rule_of(scope)
-        facts = request_facts(scope)
-        if rule is None or facts.method == "HEAD":
+        if rule is None or facts.method == "HEAD" or preflight:
             await self.app(scope, receive, send)
         elif self.mode == "report":
             await Observed(self.report, rule, scope, receive, send).run(self.app)
-        elif self.guard is not None and f"{_path(scope)}/".startswith(f"{self.guard.path}/"):
-            await (self._endpoints or self.app)(scope, receive, send)
         else:
             self._look_at_drains()  # where the server has no lifespans
             await self._guarded(rule, facts, SharedReceive(receive), scope, send)

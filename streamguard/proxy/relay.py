@@ -17,12 +17,14 @@ Observers are told of each request before it leaves, and when it is over. What t
 
 from __future__ import annotations
 
+import json
 import logging
 import zlib
 from collections.abc import AsyncIterable, AsyncIterator, Mapping
 from typing import Any, Final, Protocol
 
 import anyio
+import attrs
 
 from streamguard.adapters.asgi import request_facts, send_refusal
 from streamguard.adapters.middleware_judge import kind_of
@@ -32,9 +34,10 @@ from streamguard.adapters.watching import request_labels
 from streamguard.client.body import Body, coding_of
 from streamguard.core.arguments import one_line
 from streamguard.core.errors import SourceFailed
-from streamguard.core.exchange import problem
+from streamguard.core.exchange import Refusal, problem
+from streamguard.core.jsontext import dumps
 from streamguard.observe.hooks import Observers, Passed, Passing
-from streamguard.proxy.headers import Fields, answer_fields, replaced, request_fields, values
+from streamguard.proxy.headers import Fields, answer_fields, is_ambiguous, replaced, request_fields, values
 from streamguard.proxy.upstream import Answer, Upstream, UpstreamFailed
 
 __all__ = ["Asked", "Relay", "target_of"]
@@ -50,6 +53,10 @@ _UNGUARDED: Final = (
 _UNFRAMED: Final = (
     "the upstream ends its streams by closing their connection: of one that bears no end marker of a known API nobody "
     "can tell a cut from an end. Start the proxy with --end provider to refuse those"
+)
+_AMBIGUOUS: Final = (
+    "a client sent the header %s, which does not go on to the upstream: many a server takes such a name, with an "
+    "underscore, for the same with a dash, and who sends one could say what only a proxy may"
 )
 
 
@@ -153,8 +160,7 @@ class _Exchange:
         except UpstreamFailed as exc:
             self.cause = exc.code
             self._log(exc, "")
-            refused = problem(exc.status, exc.code, exc.message, retry=exc.status != 400)
-            await send_refusal(refused, self._scope, self._send)
+            await send_refusal(_refused(exc), self._scope, self._send)
             return
         self.status = answer.status
         try:
@@ -176,6 +182,9 @@ class _Exchange:
             scheme=scope.get("scheme", "http"),
             kept=relay.kept,
         )
+        for name, _ in scope["headers"]:
+            if is_ambiguous(name, relay.kept):
+                relay.say(_AMBIGUOUS, one_line(name.decode("latin-1")))
         bodied = bool(values(fields, b"content-length") or values(fields, b"transfer-encoding"))
         if not bodied:
             self._begin_watching()
@@ -266,6 +275,16 @@ class _Exchange:
         asked = one_line(f"{self._scope['method']} {self._scope['path']}")  # a path may have line ends in it
         cause = one_line(f" ({exc.__cause__})") if exc.__cause__ is not None else ""
         logger.warning("%s: %s%s%s", asked, exc.message, when, cause)
+
+
+def _refused(exc: UpstreamFailed) -> Refusal:
+    """The answer where there is none of the upstream's: a problem, in which an SDK finds what it looks for in an
+    `error` of its own server."""
+    refused = problem(exc.status, exc.code, exc.message, retry=exc.status != 400)
+    kind = "invalid_request_error" if exc.status == 400 else "server_error"
+    body = dumps({**json.loads(refused.body), "error": {"message": exc.message, "type": kind, "code": exc.code}})
+    headers = [(name, value) for name, value in refused.headers if name != "content-length"]
+    return attrs.evolve(refused, headers=[*headers, ("content-length", str(len(body)))], body=body)
 
 
 async def _taken_apart(body: AsyncIterable[bytes], coding: str) -> AsyncIterator[bytes]:

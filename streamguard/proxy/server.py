@@ -56,8 +56,12 @@ class _Server(uvicorn.Server):
         self._ends = ends
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        with _named(f"{self.config.uds}"):  # a given socket listens already
-            await super().startup(sockets)
+        try:
+            with _named(f"{self.config.uds}"):  # a given socket listens already
+                await super().startup(sockets)
+        except OSError:
+            await self.lifespan.shutdown()  # else the application is cancelled in it, which uvicorn logs as a fault
+            raise
         if self.started:
             self._listens()
 

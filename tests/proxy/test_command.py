@@ -135,6 +135,7 @@ def test_a_unix_socket_that_cannot_be_is_named() -> None:
     done = subprocess.run(command, cwd=ROOT, stderr=subprocess.PIPE, text=True)
     assert done.returncode == cli.FAILED
     assert "could not start: it cannot listen at absent/of/proxy.sock: No such file" in done.stderr
+    assert "Traceback" not in done.stderr
 
 
 def test_a_path_beside_that_of_the_streams_may_say_ready() -> None:
