@@ -34,7 +34,8 @@ CAUSES: Final = (
 REFUSALS: Final = (
     "bad_key", "bad_request", "busy", "ended", "forbidden", "full", "http_1_0", "key_reused", "log_lost",
     "log_unavailable", "method_not_allowed", "misfit", "no_stream", "no_such_endpoint", "not_here",
-    "not_json", "shutdown", "stream_required", "too_large", "trimmed", "unknown_stream", "waited_too_long", "weak_key", OWN,
+    "not_json", "shutdown", "stream_required", "too_large", "trimmed", "unknown_stream", "waited_too_long",
+    "weak_key", OWN,
 )  # fmt: skip
 
 LEGS: Final = ("generated", "buffered", "held", "encoded", "appended", "sent")
