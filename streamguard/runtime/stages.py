@@ -105,8 +105,8 @@ class StageStream(Generic[T]):
     """A source through some of the stages, as an async iterator. `outcome` is set when it is over.
 
     Whoever iterates is waited for: the write deadline of `timing` is not this one's, but the server's that writes.
-    `drain` ends it as `shutdown` where it outlasts the grace of a process that is told to go; who serves asks it whether
-    it is `ready` before a stream is made.
+    `drain` ends it as `shutdown` where it outlasts the grace of a process that is told to go; who serves asks it
+    whether it is `ready` before a stream is made.
 
     Raises, after the last item: StreamAborted if the stages end in a guard and the terminal was not
     `complete`; else, if they make no frames, what the source raised, as in peek mode before anything was sent.

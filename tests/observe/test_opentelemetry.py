@@ -43,7 +43,8 @@ from tests.adapters.logged_apps import wait_until
 from tests.adapters.servers import serving
 from tests.adapters.wsgi_calls import called
 from tests.observe.measured import Measured
-from tests.observe.mixed import KINDS, Mixed, Request, expected_of, orphan, unequal
+from tests.observe.mixed import KINDS, Mixed, Request, expected_of, orphan
+from tests.observe.pages import unequal
 from tests.runtime.virtual import run
 
 SEVERAL = 2 * len(KINDS)

@@ -13,7 +13,8 @@ from streamguard.observe.metrics import LEGS, METRICS
 from streamguard.observe.prometheus import CONTENT_TYPE, Prometheus
 from streamguard.runtime.admission import Admission
 from streamguard.runtime.slots import Limits
-from tests.observe.mixed import KINDS, differences, in_workers, samples, worked
+from tests.observe.mixed import KINDS, in_workers, worked
+from tests.observe.pages import differences, samples
 
 SEVERAL = 3 * len(KINDS)
 

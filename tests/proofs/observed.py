@@ -17,7 +17,8 @@ from prometheus_client import CollectorRegistry
 from streamguard.observe.opentelemetry import Metrics
 from streamguard.observe.prometheus import Prometheus
 from tests.observe.measured import Measured
-from tests.observe.mixed import differences, expected_of, in_workers, unequal, worked
+from tests.observe.mixed import expected_of, in_workers, worked
+from tests.observe.pages import differences, unequal
 from tests.proofs.registry import Result, Run, Table, proof
 
 __all__ = ["compared", "observed"]
