@@ -4,7 +4,7 @@
     app = GuardMiddleware(app, mode="guard")      # guards: server-sent events, and one JSON object a line
 
 What an answer is, its first message tells (`middleware_judge`). One that is no stream passes untouched, and so does one
-that is guarded already, one of HTTP/1.0, and every HEAD, websocket and lifespan. Server-sent events become the source
+that XX Server-sent events become the source
 of a guarded answer of dialect `raw` (`middleware_body`): everything that a guarded endpoint has, they have. JSON lines
 have no place for a cursor: they pass as they are, and have the rest (`middleware_lines`).
 
@@ -28,7 +28,6 @@ from streamguard.adapters.endpoints import Endpoints, RootedSeal, require_path
 from streamguard.adapters.logged import Body, LoggedAnswer, make_claim, with_slot
 from streamguard.adapters.middleware_body import SharedReceive, no_body
 from streamguard.adapters.middleware_exchange import Guarded, Observed, Serving
-from streamguard.adapters.middleware_judge import read_start
 from streamguard.adapters.middleware_report import Report
 from streamguard.adapters.options import AnswerOptions, Options, StreamNames, StreamOptions
 from streamguard.adapters.readiness import Readiness
@@ -50,7 +49,8 @@ Rule = Callable[[Scope], "Raw | None"]
 Asks = Callable[[Scope, Body], Awaitable[bool]]
 
 _FRAMEWORK: Final = ("starlette", "fastapi")  # whose applications have layers of their own, some of them outermost
-_RESUMED: Final = ("timing", "wire", "compress", "window", "abort", "unsealed")  # what a later connection has, too
+# What a later connection has, too.
+_RESUMED: Final = ("timing", "wire", "compress", "window", "abort", "unsealed", "http10")
 _NOT_OUTERMOST: Final = (
     "GuardMiddleware is not outermost: %s outside of it, and what is done there to an answer is not guarded. Add it "
     "last, after every other add_middleware, or wrap the whole application: app = GuardMiddleware(app)"
@@ -65,10 +65,6 @@ _OWN_DRAIN: Final = (
     "sse-starlette ends its own streams as soon as the process is told to go, so that GuardMiddleware cannot let them "
     "finish, and they fail as `unended`. Where the application is made, add: "
     "from sse_starlette.sse import AppStatus; AppStatus.disable_automatic_graceful_drain()"
-)
-_HTTP_1_0: Final = (
-    "reached by HTTP/1.0, as by nginx without `proxy_http_version 1.1`: its streams are not guarded, and one that is "
-    "cut looks whole"
 )
 
 
@@ -199,8 +195,6 @@ class GuardMiddleware:
         facts = request_facts(scope)
         if rule is None or facts.method == "HEAD":
             await self.app(scope, receive, send)
-        elif facts.http_version == "1.0":
-            await self.app(scope, receive, self._warning(send) if self.mode == "guard" else send)
         elif self.mode == "report":
             await Observed(self.report, rule, scope, receive, send).run(self.app)
         elif self.guard is not None and f"{_path(scope)}/".startswith(f"{self.guard.path}/"):
@@ -208,18 +202,6 @@ class GuardMiddleware:
         else:
             self._look_at_drains()  # where the server has no lifespans
             await self._guarded(rule, facts, SharedReceive(receive), scope, send)
-
-    def _warning(self, send: Send) -> Send:
-        """Say, once, that streams leave unguarded: whoever set the hop in between sees nothing of it otherwise."""
-
-        async def warned(message: Message) -> None:
-            if message["type"] == "http.response.start":
-                message, kind = read_start(message)
-                if kind is not None:
-                    self._tell(_HTTP_1_0, level=logging.WARNING)
-            await send(message)
-
-        return warned
 
     async def _guarded(
         self, rule: Raw, facts: RequestFacts, receive: SharedReceive, scope: Scope, send: Send

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import attrs
 
@@ -52,6 +52,7 @@ class ProxySettings:
     grace: float = GRACE
     limits: Limits | None = None
     compress: bool = True
+    http10: Literal["warn", "buffer", "refuse"] = "warn"
     max_body: int = 64 * _MEGABYTE
     max_head: int = 64 * 1024
     body_silence: float = 60.0
@@ -84,6 +85,7 @@ def proxy_app(upstream: Upstream, log: StreamLog, settings: ProxySettings | None
         asks=asks_for_a_stream,
         timing=Timing(heartbeat=chosen.heartbeat, stall=chosen.stall, linger=chosen.linger),
         compress=Gzip() if chosen.compress else None,
+        http10=chosen.http10,
     )
     return Front(guarded, max_head=chosen.max_head, max_body=chosen.max_body, body_silence=chosen.body_silence)
 

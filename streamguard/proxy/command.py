@@ -114,6 +114,9 @@ def add_options(commands: Commands, environ: Mapping[str, str] | None = None) ->
     add.value("body-timeout", "SECONDS", seconds_above_zero, "60", "between two parts of a request's body (60)")
     add.value("connect-timeout", "SECONDS", seconds_above_zero, "10", "until the server is reached (10)")
     add.value("cacert", "FILE", str, None, "believe these authorities of the server, and no others")
+    add.value("http10", "FORM", _one_of("warn", "buffer", "refuse"), "warn",
+              "what a stream is for HTTP/1.0, as nginx asks by default, which shows no cut: sent all the same, with "
+              "one line in the log (warn); whole, with its length, or a 502 (buffer); a 426 (refuse)")  # fmt: skip
     add.switch("no-compress", "do not compress streams for readers that ask for it")
     add.switch("access-log", "a line for each request")
 

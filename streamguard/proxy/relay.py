@@ -200,7 +200,7 @@ class _Exchange:
     async def _answer(self, answer: Answer) -> None:
         scope, fields = self._scope, answer_fields(answer.fields, answer.status)
         start: Message = {"type": "http.response.start", "status": answer.status, "headers": fields}
-        plain = scope["method"] == "HEAD" or scope["http_version"] == "1.0"
+        plain = scope["method"] == "HEAD"
         body = answer.body
         guarded = not plain and kind_of(start) is not None
         coding = coding_of(b",".join(values(fields, b"content-encoding")).decode("latin-1"))

@@ -60,6 +60,7 @@ def settings_of(options: argparse.Namespace) -> ProxySettings:
         grace=options.grace,
         limits=None if limits is None else Limits(**limits),
         compress=not options.no_compress,
+        http10=options.http10,
         max_body=options.max_body,
         body_silence=options.body_timeout,
         connect=options.connect_timeout,

@@ -35,8 +35,6 @@ WHOLE = [chunk("a"), chunk("b"), chunk(reason="stop"), DONE]
 MODES = pytest.mark.parametrize("mode", ["report", "guard"])
 PLAIN: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "HEAD": ({}, http("HEAD")),
-    "HTTP/1.0": ({}, http(version="1.0")),
-    "granian's HTTP/1.0": ({}, http(version="1")),
     "JSON": ({"kind": b"application/json"}, http()),
     "multipart": ({"kind": b"multipart/mixed; boundary=x"}, http()),
     "a body with a length": ({"headers": [(b"Content-Length", b"77")]}, http()),

@@ -19,8 +19,10 @@ from starlette.routing import Route
 
 from streamguard.adapters.middleware import GuardMiddleware
 from streamguard.adapters.seal import Message, Receive, Scope, SealMiddleware, Send
+from streamguard.app import StreamGuard, anyone_with_the_id
 from streamguard.core.cursor import cursor_zero
 from streamguard.core.receipt import Verdict
+from streamguard.log.memory import MemoryLog
 from streamguard.runtime.slots import Limits
 from streamguard.runtime.timing import Timing
 from tests.adapters.middleware_apps import DONE, EVENTS, LINES, QUICK, Sent, called, chunk, events, http, streaming
@@ -47,16 +49,38 @@ async def broken() -> AsyncGenerator[bytes, None]:
     raise ValueError("password=hunter2")
 
 
-@pytest.mark.parametrize(("kind", "warnings"), [(EVENTS, 1), (LINES, 1), (b"text/html", 0)])
-async def test_streams_that_leave_by_http_1_0_are_told_of_once(
-    kind: bytes, warnings: int, caplog: pytest.LogCaptureFixture
+HTTP_1_0: dict[str, tuple[str, Any, int]] = {  # the option, the application's chunks, the status
+    "warn": ("warn", WHOLE, 200),
+    "warn, broken": ("warn", WHOLE[:-1], 200),
+    "buffer": ("buffer", WHOLE, 200),
+    "buffer, broken": ("buffer", WHOLE[:-1], 502),
+    "refuse": ("refuse", WHOLE, 426),
+}
+
+
+@pytest.mark.parametrize("guarded_by", ["nothing", "a log"])
+@pytest.mark.parametrize(("http10", "source", "status"), HTTP_1_0.values(), ids=HTTP_1_0)
+async def test_over_http_1_0_a_stream_is_guarded_as_http10_says(
+    http10: str, source: Any, status: int, guarded_by: str
 ) -> None:
-    middleware = guarding(WHOLE, kind=kind)
-    for _ in range(2):
-        assert (await called(middleware, http(version="1.0"))).body == b"".join(WHOLE)
-    said = [record.levelname for record in caplog.records if "its streams are not guarded" in record.message]
-    assert said == ["WARNING"] * warnings
-    assert all("`proxy_http_version 1.1`" in record.message for record in caplog.records)
+    """nginx before 1.29.7 asks by HTTP/1.0 by default: which shows no cut, so that the error event stands alone."""
+    guard = None if guarded_by == "nothing" else StreamGuard(MemoryLog(), authorize=anyone_with_the_id)
+    middleware = guarding(source, named={"http10": http10, "guard": guard})
+    for version in ("1.0", "1"):  # as granian has it
+        sent = await called(middleware, http(version=version))
+        assert (sent.status, sent.raised) == (status, None)
+        if status == 200:
+            assert (b'"error"' in sent.body, DONE in sent.body) == (source != WHOLE, source == WHOLE)
+            assert (sent.header("content-length") == str(len(sent.body))) == (http10 == "buffer")
+
+
+@pytest.mark.parametrize("http10", ["warn", "buffer", "refuse"])
+async def test_lines_over_http_1_0_are_guarded_and_what_is_no_stream_passes(http10: str) -> None:
+    lines = await called(guarding(OLLAMA[:1], kind=LINES, named={"http10": http10}), http(version="1.0"))
+    assert lines.status == {"warn": 200, "buffer": 502, "refuse": 426}[http10]
+    assert (b'"error"' in lines.body) == (http10 == "warn")
+    page = await called(guarding(WHOLE, kind=b"text/html", named={"http10": http10}), http(version="1.0"))
+    assert (page.status, page.body) == (200, b"".join(WHOLE))
 
 
 # ---- ends -----------------------------------------------------------------------------------------

@@ -26,7 +26,7 @@ from tests.adapters.middleware_apps import DONE, EVENTS, chunk, events, streamin
 from tests.adapters.servers import DEADLINE, Gate, serving
 from tests.adapters.test_middleware_sockets import Site
 from tests.asking import http
-from tests.proxy.fronted import fronted, in_front
+from tests.proxy.fronted import answered, fronted, in_front
 
 SSE = {"accept": "text/event-stream"}
 ASKS = {"json": {"stream": True}}
@@ -53,6 +53,16 @@ def test_a_client_that_is_cut_reads_the_rest_and_the_upstream_is_asked_once() ->
             again = http.get(f"{proxy.url}/{path}", headers={**SSE, "last-event-id": at})
             assert contents(again.content) == WHOLE[1:]
     assert made.starts == 1
+
+
+@pytest.mark.parametrize(("form", "status"), [("warn", 200), ("buffer", 502), ("refuse", 426)])
+def test_of_a_broken_answer_a_hop_of_http_1_0_never_gets_the_half_alone(form: Any, status: int) -> None:
+    """nginx at its defaults asks so, and such a body's end is the connection's."""
+    with fronted(streaming([chunk("a"), chunk("b")], ends=False), http10=form) as (proxy, _):
+        answer = answered(proxy, b"POST /v1/chat/completions HTTP/1.0\r\nHost: x\r\nContent-Length: 0\r\n\r\n")
+    assert answer.startswith(f"HTTP/1.1 {status} ".encode())
+    assert b"[DONE]" not in answer
+    assert (b'data: {"error"' in answer) == (form == "warn")
 
 
 def test_our_client_comes_back_by_itself_and_has_a_receipt() -> None:

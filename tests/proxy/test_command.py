@@ -41,12 +41,12 @@ def test_every_option_says_what_the_application_is_to_do() -> None:
         URL, "--principal-header", "X-User", "--end", "provider", "--profile", "vllm", "--path", "/sg", "--ready",
         "/up", "--heartbeat", "5", "--stall", "60", "--detach", "0", "--grace", "9", "--max-streams", "7",
         "--max-waiting", "0", "--max-wait", "3", "--max-body", "2m", "--body-timeout", "4", "--connect-timeout", "1",
-        "--cacert", "ca.pem", "--no-compress",
+        "--cacert", "ca.pem", "--no-compress", "--http10", "refuse",
     )  # fmt: skip
     assert settings_of(options) == ProxySettings(
         principal_header="X-User", end="provider", profile="vllm", path="/sg", ready="/up", heartbeat=5, stall=60,
         detach=0, grace=9, limits=Limits(max_streams=7, max_waiting=0, max_wait=3), max_body=2 << 20, body_silence=4,
-        connect=1, cacert="ca.pem", compress=False,
+        connect=1, cacert="ca.pem", compress=False, http10="refuse",
     )  # fmt: skip
 
 
@@ -62,7 +62,7 @@ def test_the_environment_says_the_same_and_the_command_line_wins() -> None:
     [("port", "65536"), ("port", "-1"), ("log", "postgres://x"), ("log", "sqlite:"), ("principal-header", "a b"),
      ("end", "never"), ("profile", "none"), ("path", "streams"), ("path", "/a//b"), ("ready", "/"), ("stall", "0"),
      ("heartbeat", "0"), ("detach", "-1"), ("grace", "nan"), ("max-streams", "0"), ("max-waiting", "-1"),
-     ("max-body", "2T")],
+     ("max-body", "2T"), ("http10", "1.1")],
 )  # fmt: skip
 def test_a_value_that_cannot_be_is_refused_wherever_it_stands(option: str, value: str, capsys: Any) -> None:
     for argv, environ in (([f"--{option}={value}"], {}), ([], {option.upper().replace("-", "_"): value})):
