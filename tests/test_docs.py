@@ -65,7 +65,7 @@ RUN = {
     "model_server_app.py", "looking_app.py", "ruled_app.py", "outliving_app.py", "aiohttp_app.py", "socket_app.py",
     "browser_app.py", "marked_app.py", "frames_reader.py", "anthropic_app.py", "converted_handler.py",
     "watched_app.py", "counting_app.py", "recorded_app.py", "vllm_guard.py", "fake_vllm_app.py", "counting.py",
-    "spans_app.py", "spans_reader.py", "legs_app.py",
+    "spans_app.py", "spans_reader.py", "legs_app.py", "live_app.py",
 }  # fmt: skip
 
 
@@ -783,6 +783,19 @@ def test_what_is_watched_is_counted_told_and_recorded(tmp_path: Path) -> None:
         wanted = [closed % ("", "complete"), closed % ("source_error", "failed")]
         wait_until(lambda: all(line in httpx.get(f"{url}/metrics").text for line in wanted))
     assert "(direct) ended as failed: cause=source_error" in (tmp_path / "stderr").read_text(encoding="utf-8")
+
+
+def test_the_live_page_shows_a_stream_to_who_has_the_password(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("STREAMGUARD_PASSWORD", "correct horse battery")
+    with served(tmp_path, "live_app.py") as url:
+        assert "Hello world" in httpx.get(f"{url}/answer").text
+        page = f"{url}/streams/dashboard"
+        assert [httpx.get(page, auth=("me", word)).status_code for word in ("x", "correct horse battery")] == [401, 200]
+        with httpx.stream("GET", f"{page}/feed", auth=("me", "correct horse battery")) as feed:
+            picture = next(line for line in feed.iter_lines() if '"picture"' in line)
+    assert '"closed":{"complete":1}' in picture
 
 
 def test_a_record_is_a_line_of_json(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@
     GET     /streams/selftest   a stream that fails on purpose, to see whether its abort arrives
     GET     /streams/<sid>      for EventSource, which can set no header; it may be switched off
     GET     /streams/streamguard.js    the JavaScript client, to everybody
+    GET     /streams/dashboard  the live page, where a Live is among the guard's observers
 
 A stream is named by a cursor (`Last-Event-ID`, `?after=`), by `Streamguard-Stream: <sid>`, or by the application's own
 name for it (`?name=`), which means the newest of the caller's. Ids stay out of addresses, and so of access logs, save
@@ -28,6 +29,7 @@ from urllib.parse import parse_qs
 from typing_extensions import Unpack
 
 from streamguard.adapters.asgi import GuardedAnswer, refuse_early
+from streamguard.adapters.dashboard import dashboard_of
 from streamguard.adapters.logged import FORBIDDEN
 from streamguard.adapters.module import MODULE, module_answer
 from streamguard.adapters.options import AnswerOptions, Options
@@ -151,6 +153,7 @@ class Endpoints:
         self.by_id = by_id
         self.options = AnswerOptions.of_resumes(named)
         self._request_of = request_of
+        self._dashboard = dashboard_of(guard)
         guard.path = path
         workers = declared_workers()
         if workers > 1 and not getattr(guard.log, "shared", True):
@@ -186,8 +189,11 @@ class Endpoints:
         if tail == MODULE:
             await reading.refuse(module_answer(facts))
             return
-        action: Action = {"status": "status", "selftest": "start"}.get(tail, _ACTIONS[facts.method])  # type: ignore[assignment]
         request = reading.scope if self._request_of is None else self._request_of(reading.scope, reading.receive)
+        if self._dashboard is not None and self._dashboard.is_at(tail):
+            await self._dashboard.serve(reading, tail, request)
+            return
+        action: Action = {"status": "status", "selftest": "start"}.get(tail, _ACTIONS[facts.method])  # type: ignore[assignment]
         principal = await self.guard.principal(request, action)
         if principal is None:
             raise _Refused(FORBIDDEN)

@@ -29,7 +29,7 @@ from streamguard.adapters.reading import ROOT
 from streamguard.adapters.returned import refuse_plain
 from streamguard.adapters.seal import Message
 from streamguard.adapters.shutdown import DRAIN, learn
-from streamguard.app import Action
+from streamguard.app import Action, Authorize
 from streamguard.app import StreamGuard as BaseGuard
 from streamguard.core.exchange import Refusal
 from streamguard.core.unstreamed import refuse_unstreamed
@@ -187,9 +187,9 @@ class ThreadGuard(BaseGuard):
 
     threaded: bool = attrs.field(init=False, default=False)  # once they do: a framework may have a loop of its own
 
-    async def principal(self, request: Any, action: Action) -> str | None:
+    async def principal(self, request: Any, action: Action, by: Authorize | None = None) -> str | None:
         # Not on the loop, where it would stop every stream, and where ORMs refuse to work.
-        found = await on_caller(self.authorize, request, action)
+        found = await on_caller(by or self.authorize, request, action)
         return principal_of(await found if inspect.isawaitable(found) else found)
 
     def _endpoints(self, path: str, *, by_id: bool, close_log: bool, **named: Any) -> Endpoints:

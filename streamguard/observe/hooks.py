@@ -32,13 +32,14 @@ import attrs
 from streamguard.core.arguments import shown
 from streamguard.core.cursor import Cursor
 from streamguard.core.errors import Failure
-from streamguard.observe.stream import Part, RequestLabels, Sampled, StreamDetails
+from streamguard.observe.stream import Counts, Part, RequestLabels, Sampled, StreamDetails
 
 __all__ = [
     "AbortNotCarried",
     "Acknowledged",
     "Blocked",
     "Closed",
+    "Counts",
     "Delivered",
     "FirstFrame",
     "Frames",
@@ -109,10 +110,12 @@ OnEnd = Callable[[Outcome], Awaitable[None] | None]
 
 @attrs.frozen
 class Opened:
-    """A part of a stream begins: before its source is started, and before its headers."""
+    """A part of a stream begins: before its source is started, and before its headers. `count` answers how far it is,
+    to whoever asks, at any time and from any thread, until it is closed."""
 
     stream: StreamDetails
     at: float
+    count: Callable[[], Counts] = attrs.field(default=Counts, eq=False, repr=False)
 
 
 @attrs.frozen

@@ -1,4 +1,5 @@
-"""What a part of a stream is called, and the seconds of one of its tokens: what the events of `hooks` are about."""
+"""What a part of a stream is called, how far it is, and the seconds of one of its tokens: what the events of `hooks`
+are about."""
 
 from __future__ import annotations
 
@@ -7,7 +8,7 @@ from typing import Literal
 
 import attrs
 
-__all__ = ["Leg", "Part", "RequestLabels", "Sampled", "StreamDetails"]
+__all__ = ["Counts", "Leg", "Part", "RequestLabels", "Sampled", "StreamDetails"]
 
 Part = Literal["direct", "producer", "reader"]
 Leg = Literal["generated", "buffered", "held", "encoded", "appended", "sent", "acknowledged"]
@@ -50,6 +51,19 @@ class StreamDetails:
     wall: float
     hop: str | None = None
     origin: str | None = None
+
+
+@attrs.frozen
+class Counts:
+    """How far a part of a stream is: items of its source, frames and bytes of their data, and `sent` bytes of its body.
+    `waits` is for how many seconds it has waited for its next item; None while it does something else, as in a write
+    that its reader does not take."""
+
+    items: int = 0
+    frames: int = 0
+    bytes: int = 0
+    sent: int = 0
+    waits: float | None = None
 
 
 @attrs.frozen

@@ -20,6 +20,7 @@ from streamguard.app import Action, StreamGuard, anyone_with_the_id
 from streamguard.core.compress import Gzip
 from streamguard.core.dialect.provider import EndRule
 from streamguard.log.base import StreamLog
+from streamguard.observe.live import Live
 from streamguard.proxy.asking import asks_for_a_stream
 from streamguard.proxy.front import Front
 from streamguard.proxy.headers import values
@@ -45,6 +46,7 @@ class ProxySettings:
     profile: str = "openai"
     path: str = "/streams"
     ready: str | None = None
+    dashboard: str | None = attrs.field(default=None, repr=False)  # the password of the live page
     heartbeat: float | None = 15.0
     stall: float | None = 600.0
     linger: float = 0.25
@@ -62,7 +64,7 @@ class ProxySettings:
 
 
 def proxy_app(upstream: Upstream, log: StreamLog, settings: ProxySettings | None = None) -> Front:
-    """The application. Raises OSError for a `cacert` that cannot be read."""
+    """The application. Raises OSError for a `cacert` that cannot be read, ValueError for a password that is short."""
     chosen = ProxySettings() if settings is None else settings
     header = chosen.principal_header
     pool = Pool(upstream, connect=chosen.connect, silence=chosen.stall, cacert=chosen.cacert)
@@ -73,6 +75,7 @@ def proxy_app(upstream: Upstream, log: StreamLog, settings: ProxySettings | None
         limits=chosen.limits,
         grace=chosen.grace,
         on_sigterm=chosen.on_sigterm,
+        observe=None if chosen.dashboard is None else Live(password=chosen.dashboard),
     )
     guarded = GuardMiddleware(
         Relay(pool, kept=() if header is None else (header.lower().encode(),)),

@@ -101,6 +101,9 @@ def add_options(commands: Commands, environ: Mapping[str, str] | None = None) ->
     add.value("profile", "NAME", _one_of(*PROFILES), "openai", f"the server, where it departs: {', '.join(PROFILES)}")
     add.value("path", "PATH", _path, "/streams", "where streams are resumed, cancelled, asked about (/streams)")
     add.value("ready", "PATH", _path, None, "a path that answers 200, and 503 once the proxy is told to go")
+    add.value("dashboard", "PASSWORD", str, None,
+              "serve the live page at PATH/dashboard to who gives this password, of at least 16 characters; better "
+              "given by STREAMGUARD_PROXY_DASHBOARD, since others on the machine can see a command line")  # fmt: skip
     add.value("heartbeat", "SECONDS", seconds_above_zero, "15", "of silence, after which a sign of life is sent (15)")
     add.value("stall", "SECONDS", seconds_above_zero, "600",
               "of the server's silence; then a stream ends as stalled, any other answer as 504 (600)")  # fmt: skip

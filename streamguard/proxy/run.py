@@ -54,6 +54,7 @@ def settings_of(options: argparse.Namespace) -> ProxySettings:
         profile=options.profile,
         path=options.path,
         ready=options.ready,
+        dashboard=options.dashboard,
         heartbeat=options.heartbeat,
         stall=options.stall,
         detach=options.detach,

@@ -294,3 +294,22 @@ def test_a_process_that_is_told_to_go_refuses_streams_and_serves_the_rest() -> N
             assert http.post(f"{proxy.url}/good", **ASKS).status_code == 503
             assert http.get(f"{proxy.url}/plain").status_code == 200
     assert made.starts == 0
+
+
+def test_the_live_page_shows_the_proxys_streams_to_who_has_the_password_and_is_not_there_without_one() -> None:
+    made = Site()
+    at, password = "streams/dashboard", ("me", "correct horse battery")
+    with fronted(made.app, dashboard=password[1]) as (proxy, _):
+        with proxy.connect() as connection:
+            connection.get("/waits", accept="text/event-stream", x_request_id="mine")
+            connection.until(b"\n\n")
+            asking = (None, ("me", "x"), password)
+            answers = [http.get(f"{proxy.url}/{at}", auth=given).status_code for given in asking]
+            with http.stream("GET", f"{proxy.url}/{at}/feed", auth=password) as feed:
+                data = next(line for line in feed.iter_lines() if '"picture"' in line)
+            made.go.open()
+    rows = json.loads(data.removeprefix("data: "))["rows"].values()
+    assert sorted((row[1], row[3]) for row in rows) == [("producer", "mine"), ("reader", "mine")]
+    assert (answers, made.starts) == ([401, 401, 200], 1)
+    with fronted(made.app) as (proxy, _):
+        assert http.get(f"{proxy.url}/{at}", auth=password).status_code == 404

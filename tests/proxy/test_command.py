@@ -41,12 +41,12 @@ def test_every_option_says_what_the_application_is_to_do() -> None:
         URL, "--principal-header", "X-User", "--end", "provider", "--profile", "vllm", "--path", "/sg", "--ready",
         "/up", "--heartbeat", "5", "--stall", "60", "--detach", "0", "--grace", "9", "--max-streams", "7",
         "--max-waiting", "0", "--max-wait", "3", "--max-body", "2m", "--body-timeout", "4", "--connect-timeout", "1",
-        "--cacert", "ca.pem", "--no-compress", "--http10", "refuse",
+        "--dashboard", "p" * 16, "--cacert", "ca.pem", "--no-compress", "--http10", "refuse",
     )  # fmt: skip
     assert settings_of(options) == ProxySettings(
         principal_header="X-User", end="provider", profile="vllm", path="/sg", ready="/up", heartbeat=5, stall=60,
         detach=0, grace=9, limits=Limits(max_streams=7, max_waiting=0, max_wait=3), max_body=2 << 20, body_silence=4,
-        connect=1, cacert="ca.pem", compress=False, http10="refuse",
+        connect=1, dashboard="p" * 16, cacert="ca.pem", compress=False, http10="refuse",
     )  # fmt: skip
 
 
@@ -92,6 +92,7 @@ def test_a_log_is_named_by_its_address(tmp_path: Any) -> None:
         (["http://x:99999"], "ort"),
         ([URL, "--cacert", "ca.pem"], "--cacert is for an upstream of https://"),
         ([URL, "--ready", "/streams"], "--ready /streams hides where streams are resumed"),
+        ([URL, "--dashboard", "short"], "the password has at least 16 characters"),
         ([URL, "--ready", "/sg/up", "--path", "/sg"], "--ready /sg/up hides"),
     ],
 )
