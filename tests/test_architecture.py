@@ -53,7 +53,7 @@ CORE_LAYERS = (
     ("arguments", "errors", "items", "cursor", "states", "jsontext", "frame", "receipt", "negotiate", "compress"),
     ("wire", "dialect"),
     ("flush", "adaptive", "flush_stage", "item_stage", "framing", "guard"),
-    ("exchange", "check", "terminal", "rejoin", "credit", "window"),
+    ("exchange", "check", "terminal", "rejoin", "credit", "window", "unstreamed"),
     ("pipeline", "verify"),
 )
 

@@ -50,7 +50,8 @@ RUN = {
     "session_app.py", "traced_app.py",
     "app.py", "client.py", "openai_app.py", "story_app.py", "reader.py", "batching_app.py", "tuned_app.py",
     "own_policy.py",
-    "chat_app.py", "relay_app.py", "failing_app.py", "early_app.py", "own_server.py", "by_hand.py", "reading.py",
+    "chat_app.py", "relay_app.py", "failing_app.py", "early_app.py", "own_server.py", "going_server.py", "by_hand.py",
+    "reading.py",
     "metered_app.py", "patient_app.py", "limited_server.py", "thread_app.py", "push_app.py", "queue_source.py",
     "cut_test.py", "disconnect_test.py", "contract_test.py", "decoders_test.py",
     "surviving_app.py", "protected_app.py", "coming_back.py", "shared_app.py",
@@ -471,6 +472,7 @@ def test_the_scripts_print_what_the_pages_say(tmp_path: Path) -> None:
     assert ran(tmp_path, "loaded_policy.py") == "AnyOf: it loses nothing\n"
     assert ran(tmp_path, "by_hand.py") == "Nothing is lost here\nVerdict.COMPLETE\n"
     assert ran(tmp_path, "own_server.py").rstrip().endswith("0")
+    assert '"code":"shutdown"' in ran(tmp_path, "going_server.py", **{"grace=20": "grace=0.05"})
     assert ran(tmp_path, "reading.py") == ""
 
 

@@ -105,6 +105,7 @@ class GuardedAnswer:
         self.options = AnswerOptions.of_one(options, named)
         self.place: Place | None = None
         self.request: Any = None
+        self.refused: Refusal | None = None  # what its body says against it, where an adapter has looked
         self.sid: str | None = None  # chosen before it is served, where its headers are another's to send
         self.status = status
         self.headers = list(headers)
@@ -165,7 +166,7 @@ class GuardedAnswer:
         refused = refuse_early(self.options, scope, receive, send, facts) or refusal(facts)
         if refused is None and facts.method != "HEAD" and not drain_of(scope).ready:
             return come_back(facts, *GOING_AWAY)
-        return refused
+        return refused or self.refused
 
     async def _admitted(self, scope: Scope, receive: Receive, facts: RequestFacts) -> Refusal | None:
         """Have a slot; else why not."""

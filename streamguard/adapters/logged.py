@@ -246,6 +246,7 @@ class LoggedAnswer:
         self.request = request
         self.body = body
         self.claim = claim
+        self.refused: Refusal | None = None  # what its body says against it, where an adapter has looked
         self.run: Run | None = None
         self._served = False
         self._cancelled: list[Failure | None] = []  # cancels that came before there was a run
@@ -285,6 +286,9 @@ class LoggedAnswer:
             return
         request = scope if self.request is None else self.request
         claim = self.claim or await make_claim(self.guard, request, scope, self._body)
+        if self.refused is not None and claim.starts:
+            await reading.refuse(self.refused)
+            return
         self.claim = claim = await with_slot(self.guard, claim, request, reading.receive, self._body)
         if claim.refused is not None:
             await reading.refuse(claim.refused)

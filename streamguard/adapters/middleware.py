@@ -13,6 +13,7 @@ It is a seal too. Stand it outermost.
 
 from __future__ import annotations
 
+import functools
 import logging
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -21,6 +22,7 @@ from typing import Any, Final, Literal
 import attrs
 from typing_extensions import Unpack
 
+from streamguard.adapters.admitting import until_gone
 from streamguard.adapters.asgi import refuse, request_facts
 from streamguard.adapters.endpoints import Endpoints, RootedSeal, require_path
 from streamguard.adapters.logged import Body, LoggedAnswer, make_claim, with_slot
@@ -29,7 +31,7 @@ from streamguard.adapters.middleware_exchange import Guarded, Observed, Serving
 from streamguard.adapters.middleware_report import Report
 from streamguard.adapters.options import AnswerOptions, Options, StreamNames, StreamOptions
 from streamguard.adapters.readiness import Readiness
-from streamguard.adapters.same_key import SameKey, nobody_waits
+from streamguard.adapters.same_key import LEFT, SameKey, nobody_waits
 from streamguard.adapters.seal import ASGIApp, Message, Receive, Scope, SealMiddleware, Send, is_exposed
 from streamguard.app import StreamGuard
 from streamguard.core.arguments import shown
@@ -251,11 +253,12 @@ class GuardMiddleware:
         if not resumes and not asks and not _has_key(facts):
             return False
         request = guard.request_of(scope, no_body)
-        claim, serving.begun = await self._keys.claim(lambda: make_claim(guard, request, scope, read))
+        gone = functools.partial(until_gone, receive.driver)
+        claim, serving.begun = await self._keys.claim(lambda: make_claim(guard, request, scope, read), gone)
         if asks:
             claim = await with_slot(guard, claim, request, receive.driver, read)
         # Where nothing says that it asks for a stream, what is refused may be none: its key is the application's own.
-        if resumes or claim.found is not None or (asks and claim.refused is not None):
+        if resumes or claim.found is not None or claim.refused is LEFT or (asks and claim.refused is not None):
             await LoggedAnswer(guard, _nothing, claim=claim, body=read, options=serving.options)(
                 scope, receive.driver, send
             )

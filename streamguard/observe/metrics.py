@@ -32,9 +32,10 @@ CAUSES: Final = (
     "upstream_truncated", "upstream_unreachable", OWN,
 )  # fmt: skip
 REFUSALS: Final = (
-    "bad_key", "bad_request", "busy", "ended", "forbidden", "full", "http_1_0", "key_reused", "log_lost",
+    "bad_key", "bad_request", "busy", "ended", "forbidden", "full", "http_1_0", "key_reused", "left", "log_lost",
     "log_unavailable", "method_not_allowed", "misfit", "no_stream", "no_such_endpoint", "not_here",
-    "not_json", "shutdown", "too_large", "trimmed", "unknown_stream", "waited_too_long", "weak_key", OWN,
+    "not_json", "shutdown", "stream_required", "too_large", "trimmed", "unknown_stream", "waited_too_long",
+    "weak_key", OWN,
 )  # fmt: skip
 
 LEGS: Final = ("generated", "buffered", "held", "encoded", "appended", "read", "credit", "sent")

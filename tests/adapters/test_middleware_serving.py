@@ -177,6 +177,29 @@ async def test_the_principal_of_a_key_is_asked_for_once() -> None:
     assert (sent.clean, asked) == (True, ["start"])
 
 
+async def test_who_waits_behind_its_own_key_and_leaves_is_let_go() -> None:
+    """Before the application, whose head takes its time, has answered the first request with that key."""
+    reached, go, left, starts = anyio.Event(), anyio.Event(), anyio.Event(), 0
+
+    async def slow(scope: Scope, receive: Receive, send: Send) -> None:
+        nonlocal starts
+        starts += 1
+        reached.set()
+        await go.wait()
+        await streaming([*REST[EVENTS]])(scope, receive, send)
+
+    middleware = GuardMiddleware(slow, a_guard(), "guard", timing=QUICK, on_sigterm=False)
+    asking = http("POST", **{"idempotency-key": "k" * 22})
+    with anyio.fail_after(5):
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(called, middleware, asking)
+            await reached.wait()
+            left.set()
+            second = await called(middleware, asking, leave=left)
+            go.set()
+    assert (second.status, second.raised, starts) == (503, None, 1)
+
+
 @KINDS
 async def test_a_reader_that_takes_nothing_is_dropped(kind: bytes) -> None:
     """In the first part, which the driver writes, and in a later one, which the application does."""

@@ -15,7 +15,9 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 
 from streamguard.observe.metrics import METRICS
 from streamguard.observe.opentelemetry import Metrics, Traces, instrument_name
-from tests.observe.mixed import expected_of, in_processes, unequal
+from tests.observe.mixed import expected_of
+from tests.observe.pages import unequal
+from tests.observe.processes import in_processes
 
 __all__ = ["Exported", "Measured", "Traced", "exported", "exported_by"]
 

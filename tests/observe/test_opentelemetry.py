@@ -41,7 +41,8 @@ from tests.adapters.logged_apps import wait_until
 from tests.adapters.servers import serving
 from tests.adapters.wsgi_calls import called
 from tests.observe.measured import Exported, Measured, Traced, exported, exported_by
-from tests.observe.mixed import KINDS, Mixed, Request, expected_of, orphan, unequal
+from tests.observe.mixed import KINDS, Mixed, Request, expected_of, orphan
+from tests.observe.pages import unequal
 from tests.runtime.virtual import run
 
 SEVERAL = 2 * len(KINDS)

@@ -13,7 +13,9 @@ from streamguard.observe.metrics import LEGS, METRICS
 from streamguard.observe.prometheus import CONTENT_TYPE, Prometheus
 from streamguard.runtime.admission import Admission
 from streamguard.runtime.slots import Limits
-from tests.observe.mixed import KINDS, differences, in_workers, samples, worked
+from tests.observe.mixed import KINDS, worked
+from tests.observe.pages import differences, samples
+from tests.observe.processes import in_workers
 
 SEVERAL = 3 * len(KINDS)
 

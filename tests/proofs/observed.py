@@ -15,7 +15,9 @@ from prometheus_client import CollectorRegistry
 
 from streamguard.observe.prometheus import Prometheus
 from tests.observe.measured import exported, exported_by
-from tests.observe.mixed import differences, in_workers, worked
+from tests.observe.mixed import worked
+from tests.observe.pages import differences
+from tests.observe.processes import in_workers
 from tests.proofs.registry import Result, Run, Table, proof
 
 __all__ = ["compared", "observed"]

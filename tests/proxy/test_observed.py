@@ -34,8 +34,8 @@ from tests.adapters.middleware_apps import DONE, chunk
 from tests.adapters.servers import DEADLINE, serving
 from tests.asking import http
 from tests.observe.measured import Traced
-from tests.observe.mixed import samples
 from tests.observe.noted import Noted
+from tests.observe.pages import samples
 from tests.proxy.fronted import CHUNKED, Wired, fronted, in_front
 from tests.proxy.running import running
 
