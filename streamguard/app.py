@@ -64,7 +64,7 @@ __all__ = ["OWN", "Action", "Authorize", "Endpoint", "StreamGuard", "anyone_with
 
 logger = logging.getLogger("streamguard")
 
-Action = Literal["start", "read", "ack", "cancel", "status"]
+Action = Literal["start", "read", "ack", "cancel", "status", "dashboard"]
 Authorize = Callable[[Any, Action], "str | Awaitable[str | None] | None"]
 
 LOST: Final = Failure("producer_lost", "the process that generated this answer is gone", retryable=True)
@@ -132,9 +132,10 @@ class StreamGuard(Draining):
         """What `authorize` is given for an ASGI request: its scope. A framework's guard makes its own kind of it."""
         return scope
 
-    async def principal(self, request: Any, action: Action) -> str | None:
-        """Who asks, or None if that one may not. Raises TypeError where `authorize` answers neither."""
-        found = self.authorize(request, action)
+    async def principal(self, request: Any, action: Action, by: Authorize | None = None) -> str | None:
+        """Who asks, or None if that one may not, by `authorize`, or `by` another such function. Raises TypeError where
+        that answers neither."""
+        found = (by or self.authorize)(request, action)
         return principal_of(await found if inspect.isawaitable(found) else found)
 
     async def start(

@@ -105,6 +105,7 @@ class GuardedAnswer:
         self.options = AnswerOptions.of_one(options, named)
         self.place: Place | None = None
         self.request: Any = None
+        self.refused: Refusal | None = None  # what its body says against it, where an adapter has looked
         self.sid: str | None = None  # chosen before it is served, where its headers are another's to send
         self.status = status
         self.headers = list(headers)
@@ -165,7 +166,7 @@ class GuardedAnswer:
         refused = refuse_early(self.options, scope, receive, send, facts) or refusal(facts)
         if refused is None and facts.method != "HEAD" and not drain_of(scope).ready:
             return come_back(facts, *GOING_AWAY)
-        return refused
+        return refused or self.refused
 
     async def _admitted(self, scope: Scope, receive: Receive, facts: RequestFacts) -> Refusal | None:
         """Have a slot; else why not."""
@@ -346,9 +347,10 @@ def merged_headers(own: Iterable[tuple[str, str]], theirs: Iterable[tuple[str, s
 
 
 def merged(own: Iterable[tuple[str, str]], theirs: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
-    """An answer's headers: ours, save those that the application gave a value of its own. `Vary` adds up."""
+    """An answer's headers: ours, save those that the application gave a value of its own. Lists add up: a page of
+    another origin that may read the application's fields needs ours to resume."""
     given = [(name.lower(), value) for name, value in theirs if name.lower() not in _SERVERS_OWN]
-    replaced = {name for name, _ in given} - {"vary"}
+    replaced = {name for name, _ in given} - {"vary", "access-control-expose-headers"}
     return [(name, value) for name, value in own if name not in replaced] + given
 
 

@@ -120,6 +120,7 @@ class BlockingAnswer:
         self.request: Any = None
         self.place: Place | None = None
         self.drain: Drain | None = None
+        self.refused: Refusal | None = None  # what its body says against it, where an adapter has looked
         self.outcome: Outcome | None = None
         self.trailer: Callable[[], bytes] = bytes
         self._items: BlockingSource | None = None
@@ -148,7 +149,7 @@ class BlockingAnswer:
             return refused_head(Refusal(500, [NO_STORE, ("content-length", "0")]), environ)
         self._served = True
         try:
-            return self.look(environ) or self._begun(facts_of(environ), environ)
+            return self.look(environ) or self._unasked(environ) or self._begun(facts_of(environ), environ)
         except SourceFailed as exc:  # before the headers: the source chose what is told
             refused = early_failure(failure_from(exc))
             asked, why = one_line(asked_of(facts_of(environ), {})), one_line(str(exc))
@@ -173,6 +174,13 @@ class BlockingAnswer:
             wire, keys = self.options.carrier(terms(facts)), self.options.granted(facts, self.headers)
             return self._end_early(Head(self.status, self._headers(None, wire, keys), iter(())))
         return None
+
+    def _unasked(self, environ: Environ) -> Head | None:
+        """The answer to a request whose body was looked at meanwhile, and asks for no stream."""
+        if self.refused is None:
+            return None
+        tell_refused(self.options.observe, self.refused, facts_of(environ), {})
+        return self._end_early(refused_head(self.refused, environ))
 
     def _refused(self, facts: RequestFacts, environ: Environ) -> Refusal | None:
         """Why there is no stream; else it has a slot, where it needs one."""

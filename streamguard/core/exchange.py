@@ -72,6 +72,17 @@ class RequestFacts:
         """Whether it looks like a browser's EventSource: a GET that accepts server-sent events."""
         return self.method == "GET" and "text/event-stream" in self.headers.get("accept", "")
 
+    @property
+    def asks_for_ever(self) -> bool:
+        """Whether it is of one that comes back behind every end but a 204, as an EventSource must.
+
+        That asks past every cache, by its standard. Who reads event streams by `fetch` does not, and takes the end of a
+        body for the end; a 204 it would take for a fault, and ask again for ever. Whoever sends our header verifies: it
+        needs the terminal, and a 204 in its place would be a truncation.
+        """
+        past_caches = "no-cache" in self.headers.get("cache-control", "").lower()
+        return self.event_source and past_caches and "streamguard" not in self.headers
+
 
 @attrs.frozen
 class Terms:

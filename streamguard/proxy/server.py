@@ -7,6 +7,7 @@ collect headers as long as somebody sends some.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import logging.config
 import math
@@ -50,15 +51,25 @@ def _named(where: str) -> Iterator[None]:
 
 
 class _Server(uvicorn.Server):
-    def __init__(self, config: uvicorn.Config, listens: Callable[[], object]) -> None:
+    def __init__(self, config: uvicorn.Config, listens: Callable[[], object], ends: Callable[[], object]) -> None:
         super().__init__(config)
         self._listens = listens
+        self._ends = ends
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        with _named(f"{self.config.uds}"):  # a given socket listens already
-            await super().startup(sockets)
+        try:
+            with _named(f"{self.config.uds}"):  # a given socket listens already
+                await super().startup(sockets)
+        except OSError:
+            await self.lifespan.shutdown()  # else the application is cancelled in it, which uvicorn logs as a fault
+            raise
         if self.started:
             self._listens()
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().shutdown(sockets)
+        # Here, since the process ends by its signal behind this, and runs nothing that was left for its exit.
+        await asyncio.to_thread(self._ends)
 
 
 def log_plainly() -> None:
@@ -85,9 +96,10 @@ def serve(
     grace: float,
     access_log: bool,
     listens: Callable[[], object],
+    ends: Callable[[], object],
 ) -> bool:
-    """Serve on the socket, or at `uds`, until the process is told to go; `listens` is called once it does. Answers
-    whether it ever did."""
+    """Serve on the socket, or at `uds`, until the process is told to go; `listens` is called once it does, `ends` once
+    all is over. Answers whether it ever did."""
     quiet_server_logs()
     config = uvicorn.Config(
         app,
@@ -105,6 +117,6 @@ def serve(
         h11_max_incomplete_event_size=max_head,
         timeout_graceful_shutdown=None if math.isinf(grace) else math.ceil(grace + _CLOSING),
     )
-    server = _Server(config, listens)
+    server = _Server(config, listens, ends)
     server.run(sockets=None if listening is None else [listening])
     return server.started

@@ -110,6 +110,7 @@ class BlockingDriver:
         self._first_byte: float | None = None
         self._name = log_name(stage, request_id, asked)
         self._parts = self._make()
+        seen.parks(lambda: None if self._parked == _NEVER else self._parked)
         seen.opened()
 
     def cancel(self, failure: Failure | None = None) -> None:

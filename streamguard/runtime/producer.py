@@ -251,7 +251,7 @@ class Producer:
         self.sink = LogSink(log, lease, encoder.cursor, timing.clock, renewed=since, patience=patience)
         self.lease = lease
         self.origin = origin  # see `Observer.began`
-        self.on_read: Callable[[], None] = _nobody  # called when a reader elsewhere says that it is there
+        self.on_read: Callable[[], None] | None = None  # called when a reader elsewhere says that it is there
         self._clock = timing.clock
         quiet = attrs.evolve(timing, heartbeat=None, write=None, peek=0.0, linger=0.0)
         stage = LoggedStage(policy, encoder, fields=self.sink.takes_fields)
@@ -367,9 +367,5 @@ class Producer:
                 if signal.kind == "cancel":
                     self.cancel()
                     return
-                if signal.kind == "read":
+                if signal.kind == "read" and self.on_read is not None:
                     self.on_read()
-
-
-def _nobody() -> None:
-    pass

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import time
 import zlib
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any, Final
 
 import anyio
@@ -84,6 +84,13 @@ async def _blocking(_: Request) -> AsyncIterator[str]:
         yield event
 
 
+def _text() -> Iterator[str]:
+    """A source that blocks, of text that says nothing of its end."""
+    for number in range(COUNT):
+        time.sleep(_PACE)
+        yield f"t{number} "
+
+
 async def _events(_: Request) -> AsyncIterator[str]:
     async for token in _tokens(0):
         yield f"data: {token}\n\n"
@@ -120,6 +127,7 @@ class Faulty:
                 self._route("/done", lambda _: _chunks(DONE, pace=0)),
                 self._route("/idle", _idle),
                 self._route("/blocking", _blocking),
+                Route("/text", lambda _: StreamingResponse(_text(), media_type="text/plain")),
                 Route("/gzip", self._compressed),
                 Route("/metrics", self._metrics),
                 Route("/json", lambda _: PlainTextResponse('{"answer": 42}', media_type="application/json")),

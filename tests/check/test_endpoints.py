@@ -62,6 +62,11 @@ CASES = [
         "whole", ("held_back",), "nginx: either proxy_buffering off", (),
         "nginx", lambda port: nginx(port, http10=True),
     ),
+    Case("text", ("missing_terminal",), "plain text has no place for an end"),
+    Case(
+        "text", ("missing_terminal", "held_back"), "plain text has no place for an end", (),
+        "nginx", lambda port: nginx(port, http10=True),
+    ),
     Case(
         "idle", ("idle_cut",), "proxy_read_timeout", (),
         "nginx", lambda port: nginx(port, directives="proxy_read_timeout 1s;"),

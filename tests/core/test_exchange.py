@@ -63,6 +63,23 @@ def test_terms_are_read_from_the_request(request_: RequestFacts, negotiated: boo
 
 
 @pytest.mark.parametrize(
+    ("request_", "expected"),
+    [
+        (facts(cache_control="no-cache", **SSE), True),
+        (facts(cache_control="max-age=0, No-Cache", last_event_id=CURSOR, **SSE), True),
+        (facts(query="sg=v%3D1", cache_control="no-cache", **SSE), True),
+        (facts(**SSE), False),
+        (facts(cache_control="no-store", **SSE), False),
+        (facts(cache_control="no-cache"), False),
+        (facts("POST", cache_control="no-cache", **SSE), False),
+        (facts(cache_control="no-cache", **SSE, **OURS), False),
+    ],
+)
+def test_an_event_source_asks_for_ever_and_past_caches(request_: RequestFacts, expected: bool) -> None:
+    assert request_.asks_for_ever == expected
+
+
+@pytest.mark.parametrize(
     ("request_", "cursor"),
     [
         (facts(), None),
