@@ -375,7 +375,8 @@ def test_the_middleware_looks_and_then_guards_as_the_page_says(tmp_path: Path) -
         found = http.get(f"{url}/streams-report").json()
     assert whole.text.endswith("data: [DONE]\n\n")
     assert "data: [DONE]" not in cut.text
-    assert found["endpoints"] == {"GET /story": {"streams": 2, "refused": 1}}
+    ends = {"by_marker": 1, "by_own_end": 0, "hint": ""}
+    assert found["endpoints"] == {"GET /story": {"streams": 2, "refused": 1, **ends}}
     told = "a stream of GET /story would be refused a clean end: failed: unproven_end: the stream ended without its"
     assert told in (tmp_path / "stderr").read_text(encoding="utf-8")
     turned = {"GuardMiddleware(app, report": 'GuardMiddleware(app, mode="guard", report'}
