@@ -154,10 +154,12 @@ class StreamGuard(Draining):
         negotiated: bool = False,
         options: dict[str, Any] | None = None,
         labels: RequestLabels = NO_LABELS,
+        asked: str = "",
         resumer: Endpoint | None = None,
         slot: Slot | None = None,
     ) -> Run:
-        """Generate `source` into the log, whoever reads; the caller is one already. `resumer` is for this stream only.
+        """Generate `source` into the log, whoever reads; the caller is one already. `resumer` is for this stream only;
+        `asked` is what the log of the process calls the request by, beside the stream's name.
 
         Raises StreamExists where `key` has a stream, and LogUnavailable; then nothing started, `slot` is the caller's.
         """
@@ -165,7 +167,7 @@ class StreamGuard(Draining):
         origin = None if self.observe is None else self.observe.began(labels)
         kept = {**(options or {}), **fixed(encoder.dialect.settings(), origin, negotiated=negotiated)}
         info = StreamInfo(encoder.sid, dialect_named(dialect).name, principal, name, key, fingerprint, kept)
-        asked, lease = timing.clock(), await created(self.log, info, self.ttl)
+        since, lease = timing.clock(), await created(self.log, info, self.ttl)
         producer = Producer(
             source,
             flush or Immediate(),
@@ -174,10 +176,11 @@ class StreamGuard(Draining):
             lease,
             timing,
             patience=self.patience,
-            renewed=asked,
+            renewed=since,
             on_end=on_end,
             observers=self.observe,
             labels=labels,
+            asked=asked,
             origin=origin,
         )
         self._sweeper.now_and_then()

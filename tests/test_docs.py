@@ -375,7 +375,8 @@ def test_the_middleware_looks_and_then_guards_as_the_page_says(tmp_path: Path) -
         found = http.get(f"{url}/streams-report").json()
     assert whole.text.endswith("data: [DONE]\n\n")
     assert "data: [DONE]" not in cut.text
-    assert found["endpoints"] == {"GET /story": {"streams": 2, "refused": 1}}
+    ends = {"by_marker": 1, "by_own_end": 0, "hint": ""}
+    assert found["endpoints"] == {"GET /story": {"streams": 2, "refused": 1, **ends}}
     told = "a stream of GET /story would be refused a clean end: failed: unproven_end: the stream ended without its"
     assert told in (tmp_path / "stderr").read_text(encoding="utf-8")
     turned = {"GuardMiddleware(app, report": 'GuardMiddleware(app, mode="guard", report'}
@@ -613,7 +614,10 @@ def test_a_process_that_was_asked_to_drain_says_so_refuses_new_streams_and_serve
     assert '"status":"complete"' in rest
 
 
-LOGGED = r"(?m)^[\d-]+ [\d:,]+ ERROR streamguard: stream \S+ ended as failed after 1 items: source_error: RuntimeError$"
+LOGGED = (
+    r"(?m)^[\d-]+ [\d:,]+ ERROR streamguard: "
+    r"stream \S+ of GET /broken ended as failed after 1 items: source_error: RuntimeError$"
+)
 UVICORNS = "ASGI callable returned without completing response."
 
 
@@ -749,6 +753,19 @@ def test_a_model_server_that_dies_is_noticed_through_the_proxy_as_the_tutorial_s
         assert [http.get(f"{url}{path}").status_code for path in ("/metrics", "/v1/chat/completions")] == [404, 404]
         assert ran(tmp_path, "counting.py", url) == unguarded
         assert ran(tmp_path, "counting.py", proxy.url) == guarded
+
+
+def test_an_answer_that_was_cut_is_read_on_with_curl_as_the_tutorial_says(tmp_path: Path) -> None:
+    page = (ROOT / "docs" / "tutorial" / "guard-a-vllm.md").read_text(encoding="utf-8")
+    [lines] = re.findall(r"^  ```sh\n(.*?)^  ```", page, re.MULTILINE | re.DOTALL)
+    with served(tmp_path, "fake_vllm_app.py") as url, in_front(int(url.rpartition(":")[2])) as proxy:
+        script = lines.replace("http://127.0.0.1:8080", proxy.url)
+        done = subprocess.run(["bash", "-c", script], cwd=tmp_path, check=True, stdout=subprocess.PIPE, text=True)
+    rest = done.stdout
+    found = [re.findall(r'"content": ?"(\d+) "', part) for part in ((tmp_path / "cut.txt").read_text(), rest)]
+    assert [number for part in found for number in part] == [str(number) for number in range(1, 11)]
+    assert all(found)
+    assert "data: [DONE]" in rest
 
 
 def test_a_stream_in_a_file_is_read_by_another_process(tmp_path: Path) -> None:

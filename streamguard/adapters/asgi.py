@@ -32,7 +32,7 @@ from streamguard.adapters.seal import (
     require_seal,
 )
 from streamguard.adapters.shutdown import GOING_AWAY, drain_of
-from streamguard.adapters.watching import tell_refused, watched
+from streamguard.adapters.watching import asked_of, tell_refused, watched
 from streamguard.core.arguments import one_line
 from streamguard.core.cursor import Cursor
 from streamguard.core.errors import Failure, SourceFailed, StreamBroken, failure_from
@@ -151,7 +151,7 @@ class GuardedAnswer:
             failure = failure_from(exc)
             refused = early_failure(failure)
             outcome = self._driver.outcome if self._driver is not None else None
-            name = outcome.cursor.sid[:8] if outcome is not None else ""
+            name = one_line(f"{outcome.cursor.sid[:8] if outcome is not None else ''} of {asked_of(facts, scope)}")
             why = one_line(f"{failure.code}: {failure.message}")
             logger.warning("stream %s failed before its first item: HTTP %d: %s", name, refused.status, why)
             await send_refusal(refused, scope, send)
@@ -200,6 +200,7 @@ class GuardedAnswer:
             abort=abort,
             on_end=self.options.on_end,
             request_id=facts.headers.get("x-request-id"),
+            asked=asked_of(facts, scope),
             on_first=None if self.options.dialect.name == "raw" else look_at_first,
             seen=watched(self.options.observe, stage, self.options.timing, facts, (scope, receive, send)),
         )
@@ -336,7 +337,8 @@ def request_facts(scope: Scope) -> RequestFacts:
     query = scope.get("query_string", b"").decode("latin-1")
     version = scope.get("http_version", "1.1")
     # "1" is granian's name for HTTP/1.0, which the specification of ASGI calls "1.0".
-    return RequestFacts(scope["method"], headers, query, "1.0" if version == "1" else version)
+    version = "1.0" if version == "1" else version
+    return RequestFacts(scope["method"], headers, query, version, str(scope.get("path", "")))
 
 
 def merged_headers(own: Iterable[tuple[str, str]], theirs: Iterable[tuple[str, str]]) -> list[tuple[bytes, bytes]]:

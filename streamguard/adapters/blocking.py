@@ -34,7 +34,7 @@ from streamguard.adapters.first import look_at_first
 from streamguard.adapters.options import AnswerOptions, Options
 from streamguard.adapters.pacing import make_pacer
 from streamguard.adapters.shutdown import DRAIN, GOING_AWAY, process_drain
-from streamguard.adapters.watching import tell_refused
+from streamguard.adapters.watching import asked_of, tell_refused
 from streamguard.core.arguments import one_line
 from streamguard.core.errors import Failure, SourceFailed, failure_from
 from streamguard.core.exchange import (
@@ -152,7 +152,8 @@ class BlockingAnswer:
             return self.look(environ) or self._unasked(environ) or self._begun(facts_of(environ), environ)
         except SourceFailed as exc:  # before the headers: the source chose what is told
             refused = early_failure(failure_from(exc))
-            logger.warning("a stream failed before its first item: HTTP %d: %s", refused.status, one_line(str(exc)))
+            asked, why = one_line(asked_of(facts_of(environ), {})), one_line(str(exc))
+            logger.warning("a stream of %s failed before its first item: HTTP %d: %s", asked, refused.status, why)
             return self._end_early(refused_head(refused, environ))
         except BaseException:
             self.finish()
@@ -222,6 +223,7 @@ class BlockingAnswer:
             on_end=options.on_end,
             on_first=None if options.dialect.name == "raw" else look_at_first,
             request_id=facts.headers.get("x-request-id"),
+            asked=asked_of(facts, {}),
             seen=seen,
         )
         self._items.begins(seen)

@@ -29,7 +29,7 @@ from streamguard.adapters.reading import REUSED, Reading
 from streamguard.adapters.refusals import unavailable
 from streamguard.adapters.seal import Receive, Scope, Send
 from streamguard.adapters.shutdown import GOING_AWAY
-from streamguard.adapters.watching import request_labels
+from streamguard.adapters.watching import asked_of, request_labels
 from streamguard.app import OWN, Endpoint, StreamGuard
 from streamguard.core.cursor import Cursor, cursor_zero
 from streamguard.core.errors import Failure
@@ -334,7 +334,7 @@ class LoggedAnswer:
                 fingerprint=claim.fingerprint,
                 negotiated=agreed.negotiated,
                 options=own,
-                labels=request_labels(claim.facts, reading.scope),
+                labels=request_labels(claim.facts, reading.scope), asked=asked_of(claim.facts, reading.scope),
                 resumer=endpoint if shared is None else None,
                 slot=claim.slot,
             )

@@ -4,9 +4,9 @@
     app = GuardMiddleware(app, mode="guard")      # guards: server-sent events, and one JSON object a line
 
 What an answer is, its first message tells (`middleware_judge`). One that is no stream passes untouched, and so does one
-that XX Server-sent events become the source
-of a guarded answer of dialect `raw` (`middleware_body`): everything that a guarded endpoint has, they have. JSON lines
-have no place for a cursor: they pass as they are, and have the rest (`middleware_lines`).
+that is guarded already, and every HEAD, websocket and lifespan. Server-sent events become the source of a guarded
+answer of dialect `raw` (`middleware_body`): everything that a guarded endpoint has, they have. JSON lines have no place
+for a cursor: they pass as they are, and have the rest (`middleware_lines`).
 
 It is a seal too. Stand it outermost.
 """
@@ -54,6 +54,10 @@ _RESUMED: Final = ("timing", "wire", "compress", "window", "abort", "unsealed", 
 _NOT_OUTERMOST: Final = (
     "GuardMiddleware is not outermost: %s outside of it, and what is done there to an answer is not guarded. Add it "
     "last, after every other add_middleware, or wrap the whole application: app = GuardMiddleware(app)"
+)
+_REMEDY: Final = (
+    "Add GuardMiddleware last, after every other add_middleware, or wrap the whole application: "
+    "app = GuardMiddleware(app)."
 )
 _OTHER_GUARD: Final = (
     "an endpoint of this application has a StreamGuard of its own, and requests that bear its cursors are refused "
@@ -125,6 +129,7 @@ class GuardMiddleware:
         self._resumed: Options = resumed  # how the endpoints serve
         draining: Any = {} if grace is None else {"grace": grace}
         self._seal = SealMiddleware(self._inside, on_sigterm=on_sigterm, **draining)
+        self._seal.remedy = _REMEDY
         self._endpoints: Endpoints | None = None
         self._prepared = False
         self._told: set[str] = set()  # what was said in the log, each once
@@ -153,6 +158,7 @@ class GuardMiddleware:
             return
         self._endpoints = Endpoints(self.guard, self.path, request_of=self.guard.request_of, **self._resumed)
         self._seal = RootedSeal(self._inside, self.guard)
+        self._seal.remedy = _REMEDY
 
     def _watched(self, scope: Scope, receive: Receive) -> Receive:
         async def watched() -> Message:
@@ -162,7 +168,7 @@ class GuardMiddleware:
                 if outside:
                     self._tell(_NOT_OUTERMOST, f"{', '.join(outside)} stand{'' if len(outside) > 1 else 's'}")
             elif message["type"] == "lifespan.shutdown":
-                logger.info("GuardMiddleware (%s): %s", self.mode, self.report)
+                logger.info("%s %s", "guarded" if self.mode == "guard" else "looked at", self.report)
             return message
 
         return watched

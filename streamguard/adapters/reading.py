@@ -23,7 +23,7 @@ from streamguard.adapters.options import AnswerOptions
 from streamguard.adapters.refusals import why_not
 from streamguard.adapters.seal import Receive, Scope, Send
 from streamguard.adapters.shutdown import GOING_AWAY, learn
-from streamguard.adapters.watching import tell_refused, watched
+from streamguard.adapters.watching import asked_of, tell_refused, watched
 from streamguard.app import StreamGuard, own_options
 from streamguard.core.compress import Gzip
 from streamguard.core.credit import Credit
@@ -225,8 +225,8 @@ class Reading:
         sink.keep(self.options.window, self.options.timing.write)
         run = self.guard.runs.get(cursor.sid)
         if run is not None:
-            producer = run.producer
-            stage.over = lambda: producer.sealed
+            readers, draining = self.guard.readers, self.guard.draining
+            stage.stands = functools.partial(run.stands, lambda: draining.over or readers.others(reader))
         seen.follows(None if run is None else run.producer.seen, credit=flow is not None)
         leave = self._rotation(stage, run, agreed) if scope else None
         pages = self.guard.pages(cursor, rows=True, leave=leave, flow=flow)
@@ -309,6 +309,7 @@ class Reading:
             timing,
             abort=self.options.abort == "always" or not agreed.negotiated,
             request_id=self.facts.headers.get("x-request-id"),
+            asked=asked_of(self.facts, self.scope),
             on_first=None if started is None or self.options.dialect.name == "raw" else self._look,
             seen=seen,
         )

@@ -134,6 +134,7 @@ def _add_watching(add: _Adding) -> None:
     add.switch("otel", "spans and metrics by OpenTelemetry, to where its own variables say (OTEL_…)")
     add.value("sample", "N", count, None, "time one token in N on its way, for --metrics and --otel (none)")
     add.switch("access-log", "a line for each request")
+    add.value("log-config", "FILE", str, None, "how to log, as JSON for Python's logging.config.dictConfig")
 
 
 def limits_of(options: argparse.Namespace) -> dict[str, Any] | None:

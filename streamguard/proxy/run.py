@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import json
 import socket
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import attrs
 
@@ -16,11 +18,11 @@ from streamguard.observe.hooks import Observer
 from streamguard.proxy.app import ProxySettings, proxy_app
 from streamguard.proxy.command import limits_of
 from streamguard.proxy.scraped import PATH, Scraped
-from streamguard.proxy.server import bound, serve
+from streamguard.proxy.server import bound, log_as, log_plainly, serve
 from streamguard.proxy.upstream import Upstream
 from streamguard.runtime.slots import Limits
 
-__all__ = ["Watching", "log_named", "run", "settings_of", "watching"]
+__all__ = ["Watching", "log_config_in", "log_named", "run", "settings_of", "watching"]
 
 
 def log_named(text: str) -> StreamLog:
@@ -79,6 +81,18 @@ def settings_of(options: argparse.Namespace) -> ProxySettings:
     )
 
 
+def log_config_in(path: str) -> dict[str, Any]:
+    """What the file of `--log-config` has. Raises ValueError and OSError."""
+    with open(path, encoding="utf-8") as file:
+        try:
+            found = json.load(file)
+        except ValueError as exc:
+            raise ValueError(f"--log-config {path} is no JSON: {exc}") from exc
+    if not isinstance(found, dict):
+        raise ValueError(f"--log-config {path} is no JSON object")
+    return found
+
+
 @attrs.define
 class Watching:
     """Who observes the proxy; `serving` says where its metrics are, `end` ends what is exported."""
@@ -134,10 +148,14 @@ def run(options: argparse.Namespace) -> bool:
     upstream = Upstream.parse(options.upstream)
     if options.cacert is not None and upstream.scheme != b"https":
         raise ValueError(f"--cacert is for an upstream of https://, not {options.upstream}")
+    if options.log_config is not None:
+        log_as(log_config_in(options.log_config))
     asyncio.run(_tried(log_named(options.log)))
     watched = watching(options)
     app = proxy_app(upstream, log_named(options.log), settings, observe=watched.observers)
     listening = None if options.uds else bound(options.host, options.port)
+    if options.log_config is None:
+        log_plainly()
 
     def listens() -> None:
         where = f"unix:{options.uds}" if listening is None else _url(listening)

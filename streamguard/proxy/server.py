@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import logging.config
 import math
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Final
 
@@ -19,7 +20,7 @@ import uvicorn
 
 from streamguard.adapters.quiet import quiet_server_logs
 
-__all__ = ["bound", "serve"]
+__all__ = ["bound", "log_as", "log_plainly", "serve"]
 
 _CLOSING: Final = 8.0  # seconds behind the grace, in which streams end that are told to
 _BACKLOG: Final = 2048
@@ -71,6 +72,21 @@ class _Server(uvicorn.Server):
         await asyncio.to_thread(self._ends)
 
 
+def log_plainly() -> None:
+    """Lines on standard error, each with its time, without what uvicorn says of itself."""
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s: %(message)s")
+    logging.getLogger("uvicorn.error").setLevel(logging.WARNING)
+
+
+def log_as(config: Mapping[str, Any]) -> None:
+    """Log as `dictConfig` has it. Raises ValueError for what it cannot make anything of."""
+    try:
+        logging.config.dictConfig(dict(config))
+    except (ValueError, TypeError, AttributeError, LookupError) as exc:
+        why = exc if exc.__cause__ is None else exc.__cause__
+        raise ValueError(f"--log-config does not configure Python's logging: {why}") from exc
+
+
 def serve(
     app: Any,
     *,
@@ -84,8 +100,6 @@ def serve(
 ) -> bool:
     """Serve on the socket, or at `uds`, until the process is told to go; `listens` is called once it does, `ends` once
     all is over. Answers whether it ever did."""
-    logging.basicConfig(level=logging.INFO, format="%(levelname)s: %(message)s")
-    logging.getLogger("uvicorn.error").setLevel(logging.WARNING)
     quiet_server_logs()
     config = uvicorn.Config(
         app,

@@ -244,6 +244,7 @@ class Producer:
         on_end: OnEnd | None = None,
         observers: Observers | None = None,
         labels: RequestLabels = NO_LABELS,
+        asked: str = "",
         origin: str | None = None,
     ) -> None:
         since = timing.clock() if renewed is None else renewed
@@ -262,7 +263,7 @@ class Producer:
             self.seen.missing = lambda: max(0, encoder.cursor.seq - self.sink.tail.seq)
         told: OnEnd | None = None if on_end is None else lambda outcome: on_end(self._own(outcome))
         self._driver: DirectDriver[list[Any]] = DirectDriver(
-            source, stage, self.sink, quiet, on_end=told, request_id=labels.request_id, seen=self.seen
+            source, stage, self.sink, quiet, on_end=told, request_id=labels.request_id, asked=asked, seen=self.seen
         )
 
     @property

@@ -19,7 +19,7 @@ from starlette.routing import Route
 
 from streamguard import anyone_with_the_id
 from streamguard.adapters.seal import Receive, Scope, Send
-from streamguard.adapters.starlette import StreamGuard
+from streamguard.adapters.starlette import StreamGuard, guarded
 from streamguard.log.memory import MemoryLog
 
 __all__ = ["COUNT", "Faulty", "chunk"]
@@ -60,6 +60,13 @@ async def _unflushed(_: Request) -> AsyncIterator[str]:
         if len(held) == 8:
             yield "".join(held[:-1])
             held = held[-1:]
+
+
+async def _crashed(_: Request) -> AsyncIterator[str]:
+    """Broken off in the middle, as by a server whose engine died."""
+    async for token in _tokens(0):
+        yield chunk(token)
+    raise ConnectionError("the engine died")
 
 
 async def _idle(_: Request) -> AsyncIterator[str]:
@@ -107,9 +114,11 @@ class Faulty:
             routes=[
                 Route("/guarded", guard.stream(self._guarded, dialect="openai")),
                 Route("/brief", guard.stream(self._brief, dialect="openai")),
+                Route("/bare", guarded(dialect="openai")(self._brief)),
                 self._route("/quick", lambda _: _chunks(*_WHOLE, pace=0)),
                 self._route("/whole", lambda _: _chunks(*_WHOLE)),
                 self._route("/unflushed", _unflushed),
+                self._route("/crashed", _crashed),
                 self._route("/short", self._short),
                 self._route("/events", _events),
                 self._route("/unmarked", lambda _: _chunks(chunk(reason="stop"), pace=0)),

@@ -253,6 +253,18 @@ def test_a_reader_is_granted_what_it_asks_for_and_may_have(
     assert granted(asked, token=token, gzip=gzip) == keys
 
 
+@pytest.mark.parametrize(
+    ("version", "held", "said"), [("1.0", False, True), ("1.0", True, False), ("1.1", False, False)]
+)
+@pytest.mark.parametrize("asked", ["v=1, flush=token", "v=2"])
+def test_an_answer_that_leaves_over_http_1_0_says_so(asked: str, version: str, held: bool, said: bool) -> None:
+    """Whoever is asked by a hop in between knows of it, and its reader cannot see it."""
+    keys = granted(attrs.evolve(facts(streamguard=asked), http_version=version), token=True, gzip=True, held=held)
+    assert keys.http10 is said
+    headers = dict(answer_headers(ZERO, granted=keys, content_type="x", dialect="native", wire="sse"))
+    assert headers["streamguard"].endswith(", http10=?1") is said
+
+
 def test_head_names_no_stream() -> None:
     names = [name for name, _ in answer_headers(None, content_type="x/y", dialect="native", wire="sse")]
     assert "streamguard" not in names

@@ -6,6 +6,7 @@ import argparse
 import re
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -155,6 +156,38 @@ def test_a_log_that_lacks_its_library_is_named_without_its_password(
     with pytest.raises(SystemExit):
         parsed(URL, "--log", "postgres://ann:secret@db")
     assert "secret" not in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("{", "is no JSON"),
+        ("[]", "is no JSON object"),
+        ('{"version": 7}', "does not configure Python's logging: Unsupported version: 7"),
+    ],
+)
+def test_a_file_that_says_how_to_log_and_does_not_is_named(
+    text: str, says: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "logging.json"
+    path.write_text(text)
+    assert cli.main(["proxy", URL, "--port", "0", "--log-config", str(path)]) == cli.UNUSABLE
+    assert says in capsys.readouterr().err
+    assert cli.main(["proxy", URL, "--port", "0", "--log-config", str(tmp_path / "absent")]) == cli.FAILED
+
+
+def test_its_log_has_the_time_of_each_line_and_is_otherwise_as_the_user_says(tmp_path: Path) -> None:
+    page = (ROOT / "docs/how-to/see-the-log.md").read_text(encoding="utf-8")
+    [config] = re.findall(r"^```json\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
+    (tmp_path / "logging.json").write_text(config)
+    code = (
+        "import sys, logging; from streamguard.proxy.server import *; from streamguard.proxy.run import *\n"
+        "log_as(log_config_in(sys.argv[1])) if sys.argv[1:] else log_plainly()\n"
+        "logging.getLogger('streamguard').info('told')"
+    )
+    for argument, line in ([], "INFO: told"), ([str(tmp_path / "logging.json")], "INFO streamguard: told"):
+        done = subprocess.run([sys.executable, "-c", code, *argument], cwd=ROOT, stderr=subprocess.PIPE, text=True)
+        assert re.fullmatch(rf"\d{{4}}-[-\d]+ [:,\d]+ {line}\n", done.stderr)
 
 
 def test_help_teaches_and_needs_no_library() -> None:
