@@ -63,6 +63,11 @@ class RawEncoder:
         return self._marks_end()
 
     @property
+    def ends_freely(self) -> bool:
+        """Whether the source's own end is enough, behind whatever event, as far as is known by now."""
+        return self._end in ("asgi", "endless") or (self._end == "known" and not self._seen.sure)
+
+    @property
     def marked(self) -> bool:
         """Whether it came."""
         if callable(self._end):

@@ -416,3 +416,22 @@ def test_it_says_whether_a_marker_must_come_and_whether_it_came(end: Any, pieces
     for piece in pieces:
         encoder.wire(piece.encode(), Ending())
     assert (encoder.asks_marker, encoder.marked) == told
+
+
+@pytest.mark.parametrize(
+    ("pieces", "end", "free"),
+    [
+        (["data: hello\n\n", "data: [DONE]\n\n"], "known", True),
+        ([f"data: {STOP}\n\n", "data: [DONE]\n\n"], "known", False),
+        ([f"data: {STOP}\n\n"], "asgi", True),
+        (["data: hello\n\n"], "endless", True),
+        (["data: hello\n\n"], "provider", False),
+        (["data: hello\n\n"], lambda event: True, False),
+    ],
+)
+def test_it_says_whether_the_source_s_own_end_would_have_done(pieces: list[str], end: Any, free: bool) -> None:
+    """A marker behind events of nobody's API is one, and the stream would have passed for whole without it."""
+    encoder = Raw(end).encoder()
+    for piece in pieces:
+        encoder.wire(piece.encode(), Ending())
+    assert encoder.ends_freely is free
