@@ -197,7 +197,7 @@ class AppBody:
                     return
                 self._last = piece
         else:
-            shortcut = None
+            shortcut, piece = None, b""
         if shortcut is not None and not self._waits:  # else it would overtake those that wait for their turn
             try:
                 taken = shortcut.take(piece) if piece else False
