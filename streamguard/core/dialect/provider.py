@@ -314,25 +314,6 @@ class ProviderReader:
     def error(self) -> Failure | None:
         return self._stream.error
 
-    @property
-    def rests(self) -> bool:
-        """Whether an event of which nothing is noted changes nothing here."""
-        return not callable(self._end) and not self._stream.ended
-
-    @property
-    def asks_marker(self) -> bool:
-        """Whether an event must come that ends the stream, as far as is known by now."""
-        return callable(self._end) or settled(self._end, self._stream) == "provider"
-
-    @property
-    def ends_freely(self) -> bool:
-        """Whether the source's own end is enough, behind whatever event, as far as is known by now."""
-        return not callable(self._end) and self._end != "provider" and not (self._end == "known" and self._stream.sure)
-
-    def noted(self) -> object:
-        """All that is noted of the stream, to be compared."""
-        return self._stream.noted()
-
     def read(self, name: str | None, data: str) -> Reading | None:
         if not data:
             return None  # an event without content: some servers send it as a sign of life

@@ -57,6 +57,23 @@ class RawEncoder:
         # What events of a piece became: one that raises must not take those before it along.
         self._made: list[Payload] = []
 
+    @property
+    def asks_marker(self) -> bool:
+        """Whether an event must come that ends the stream, as far as is known by now."""
+        return self._marks_end()
+
+    @property
+    def ends_freely(self) -> bool:
+        """Whether the source's own end is enough, behind whatever event, as far as is known by now."""
+        return self._end in ("asgi", "endless") or (self._end == "known" and not self._seen.sure)
+
+    @property
+    def marked(self) -> bool:
+        """Whether it came."""
+        if callable(self._end):
+            return self._held is not None and self._held[0] == "marker"
+        return self._marks_end() and self._seen.ended
+
     def text(self, text: str) -> bytes:
         raise UnsupportedItem("text", "raw", "yield events, or pieces of an SSE stream")
 
@@ -143,7 +160,8 @@ class RawEncoder:
         payloads = []
         if self._held is not None and self._held[0] == "error" and seen == "marker":
             return []  # a marker after an error is a lie: the error stays the end
-        if self._held is not None and seen == "event" and not event.data:
+        last = self._held is not None and (self._held[0] == "error" or self._marks_end())
+        if last and seen == "event" and not event.data:
             return []  # a sign of life after what may be the end: heartbeats are ours to send
         if self._held is not None:
             self._after_end = self._held[0] == "marker"

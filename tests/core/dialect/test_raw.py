@@ -12,7 +12,7 @@ from streamguard.core.errors import Failure, FieldRefused, LocalProtocolError, U
 from streamguard.core.flush import Immediate
 from streamguard.core.framing import FramedEncoder
 from streamguard.core.guard import CompletionGuard
-from streamguard.core.items import Block, Event, Item
+from streamguard.core.items import Block, Ending, Event, Item
 from streamguard.core.pipeline import Pipeline
 from streamguard.core.receipt import Verdict
 from streamguard.core.wire import Binary, Sse, SseDecoder, wire_named
@@ -386,7 +386,52 @@ def test_an_event_that_cannot_be_sent_takes_none_before_it_along() -> None:
     assert pipeline.status == "failed"
 
 
+@pytest.mark.parametrize("end", ["asgi", "endless"])
+def test_where_the_marker_is_an_event_like_any_other_what_has_no_data_behind_it_is_one_too(end: Any) -> None:
+    events, answer = through("data: [DONE]\n\n", "event: bye\ndata:\n\ndata:\n\n", end=end)
+    assert events == [("message", "[DONE]"), ("bye", ""), ("message", "")]
+    assert answer.verdict is Verdict.COMPLETE
+
+
 def test_a_sign_of_life_after_the_marker_is_no_event() -> None:
     events, answer = through(f"data: {chunk('one')}\n\ndata: {STOP}\n\ndata: [DONE]\n\ndata:\n\n")
     assert events == [("message", chunk("one")), ("message", STOP), ("message", "[DONE]")]
     assert answer.verdict is Verdict.COMPLETE
+
+
+@pytest.mark.parametrize(
+    ("end", "pieces", "told"),
+    [
+        ("provider", ["data: 1\n\n"], (True, False)),
+        ("known", ["data: 1\n\n"], (False, False)),
+        ("known", [f"data: {STOP}\n\n"], (True, False)),
+        ("known", ["data: 1\n\n", "data: [DONE]\n\n"], (True, True)),
+        ("asgi", ["data: [DONE]\n\n"], (False, False)),
+        (lambda event: event.data == "1", ["data: 1\n\n"], (True, True)),
+        (lambda event: event.data == "1", ["data: 1\n\n", "data: 2\n\n"], (True, False)),
+    ],
+)
+def test_it_says_whether_a_marker_must_come_and_whether_it_came(end: Any, pieces: list[str], told: Any) -> None:
+    encoder = Raw(end).encoder()
+    for piece in pieces:
+        encoder.wire(piece.encode(), Ending())
+    assert (encoder.asks_marker, encoder.marked) == told
+
+
+@pytest.mark.parametrize(
+    ("pieces", "end", "free"),
+    [
+        (["data: hello\n\n", "data: [DONE]\n\n"], "known", True),
+        ([f"data: {STOP}\n\n", "data: [DONE]\n\n"], "known", False),
+        ([f"data: {STOP}\n\n"], "asgi", True),
+        (["data: hello\n\n"], "endless", True),
+        (["data: hello\n\n"], "provider", False),
+        (["data: hello\n\n"], lambda event: True, False),
+    ],
+)
+def test_it_says_whether_the_source_s_own_end_would_have_done(pieces: list[str], end: Any, free: bool) -> None:
+    """A marker behind events of nobody's API is one, and the stream would have passed for whole without it."""
+    encoder = Raw(end).encoder()
+    for piece in pieces:
+        encoder.wire(piece.encode(), Ending())
+    assert encoder.ends_freely is free
