@@ -59,6 +59,7 @@ PROFILES: Final[Mapping[str, Profile]] = {
 
 _scan: Final[Callable[[str, int], tuple[Any, int]]] = vars(json.JSONDecoder())["scan_once"]
 _RESPONSES_ENDS: Final = ("response.completed", "response.incomplete")
+_TEXT: Final = frozenset({"content", "role"})  # what a delta has that says its text and nothing else
 _CHUNKS: Final = ("chat.completion.chunk", "text_completion")
 _ANTHROPIC: Final = (
     "message_start",
@@ -188,14 +189,16 @@ class ProviderStream:
         return payload.get("object") != "text_completion"
 
     def _says_text_only(self, payload: Mapping[str, Any]) -> bool:
-        """Whether a chunk with text says nothing else that is noted."""
+        """Whether a chunk with text says nothing else that is noted, nor has a piece of a block, which would be lost
+        where the next chunk repeats it beside another text."""
         choices = payload.get("choices")
-        return (
-            isinstance(choices, list)
-            and len(choices) == 1
-            and not choices[0].get("finish_reason")
-            and not payload.get("usage")
-        )
+        if not isinstance(choices, list) or len(choices) != 1 or payload.get("usage") is not None:
+            return False
+        choice = choices[0]
+        if choice.get("finish_reason"):
+            return False
+        delta = choice.get("delta")
+        return not delta or (isinstance(delta, dict) and not any(delta[key] for key in delta.keys() - _TEXT))
 
     def _choices(self, payload: Mapping[str, Any]) -> dict[int, str]:
         chat = self._is_chat(payload)
