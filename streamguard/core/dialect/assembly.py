@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence, Sized
 from typing import Any, Final
 
 from streamguard.core.dialect.blocks import Pieces, as_mapping, as_text, call_read, json_text
-from streamguard.core.items import Block
+from streamguard.core.items import BROKEN, Block
 
 __all__ = ["MAX_CHOICES", "AnthropicBlocks", "ChatBlocks", "ProviderBlocks", "ResponsesBlocks"]
 
@@ -23,7 +23,7 @@ MAX_CHOICES: Final = 1024
 
 Blocks = tuple[Block, ...]
 _NONE: Final[Blocks] = ()
-_CUT: Final = ("length", "content_filter", "abort", "error")  # reasons that end a choice wherever it is
+_CUT: Final = ("length", "content_filter", *BROKEN)  # reasons that end a choice wherever it is
 
 
 def _require_room(held: Sized, what: str) -> None:
