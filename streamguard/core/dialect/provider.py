@@ -20,9 +20,11 @@ import attrs
 
 from streamguard.core.dialect.assembly import MAX_CHOICES, ProviderBlocks
 from streamguard.core.dialect.base import Reading
+from streamguard.core.dialect.blocks import as_mapping
 from streamguard.core.dialect.mould import Mould
 from streamguard.core.errors import Failure
-from streamguard.core.items import BROKEN, Event
+from streamguard.core.items import BROKEN, Block, Event
+from streamguard.core.jsontext import object_in
 from streamguard.core.receipt import UNREAD
 
 __all__ = ["Api", "EndRule", "PROFILES", "Profile", "ProviderReader", "ProviderStream", "Seen", "settled"]
@@ -350,9 +352,15 @@ class ProviderReader:
         if reading.item is UNREAD:  # text of choice 0 and nothing else
             if self._blocks.chat.thinking:
                 reading.blocks = self._blocks.chat.spoke()
-        elif seen == "event" and isinstance(reading.item, dict):
+        elif seen != "error" and isinstance(reading.item, dict):
             reading.blocks = self._blocks.take(reading.item)
         return reading
+
+    def rest(self, data: str) -> tuple[Block, ...]:
+        """The blocks that the end makes whole; `data` is that of the terminal, where it was not read."""
+        if data and self._stream.api == "responses":  # whose last event repeats what had no end of its own
+            self._blocks.take(as_mapping(object_in(data)))
+        return self._blocks.rest()
 
     def proof(self, clean: bool) -> str | None:
         end = settled(self._end, self._stream)
