@@ -16,8 +16,9 @@ import attrs
 from streamguard.adapters.seal import Message
 from streamguard.core.dialect import Raw
 from streamguard.core.dialect.provider import ProviderReader
+from streamguard.core.dialect.raw import too_large
 from streamguard.core.dialect.stencil import Stencil
-from streamguard.core.errors import FailedStream, Failure
+from streamguard.core.errors import FailedStream, Failure, FrameTooLarge, failure_from
 from streamguard.core.items import Event
 from streamguard.core.jsontext import dumps
 from streamguard.core.receipt import Verdict
@@ -138,6 +139,8 @@ class EventJudge:
         if verifier.verdict is Verdict.TRUNCATED:
             return Judged("truncated", _UNMARKED if self._reader.asks_marker else _TORN if clean else UNENDED)
         error = verifier.error()
+        if isinstance(error, FrameTooLarge):
+            return Judged("failed", failure_from(too_large(error)))
         failure = error.failure if isinstance(error, FailedStream) else None
         return Judged("failed", failure or Failure(verifier.receipt.code or "unreadable", str(error)))
 
