@@ -38,6 +38,8 @@ for name in ("streamguard.js", "streamguard.d.ts", "package.json"):
     assert resources.files("streamguard").joinpath("browser", name).is_file(), f"browser/{name} is missing"
 for name in ("index.html", "demo.css", "demo.js", "icon.svg"):
     assert resources.files("streamguard").joinpath("demo", "page", name).is_file(), f"demo/page/{name} is missing"
+for name in ("live.html", "live.css", "live.js"):
+    assert resources.files("streamguard").joinpath("observe", "page", name).is_file(), f"observe/page/{name} is missing"
 assert metadata.metadata("streamguard-io")["License-Expression"] == "Apache-2.0"
 assert "site-packages" in (streamguard.__file__ or ""), f"not the installed one: {streamguard.__file__}"
 print(f"imported without extras: {len(imported)} modules; waiting for an extra: {', '.join(waiting) or 'none'}")

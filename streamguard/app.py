@@ -64,7 +64,7 @@ __all__ = ["OWN", "Action", "Authorize", "Endpoint", "StreamGuard", "anyone_with
 
 logger = logging.getLogger("streamguard")
 
-Action = Literal["start", "read", "ack", "cancel", "status"]
+Action = Literal["start", "read", "ack", "cancel", "status", "dashboard"]
 Authorize = Callable[[Any, Action], "str | Awaitable[str | None] | None"]
 
 LOST: Final = Failure("producer_lost", "the process that generated this answer is gone", retryable=True)
@@ -132,9 +132,10 @@ class StreamGuard(Draining):
         """What `authorize` is given for an ASGI request: its scope. A framework's guard makes its own kind of it."""
         return scope
 
-    async def principal(self, request: Any, action: Action) -> str | None:
-        """Who asks, or None if that one may not. Raises TypeError where `authorize` answers neither."""
-        found = self.authorize(request, action)
+    async def principal(self, request: Any, action: Action, by: Authorize | None = None) -> str | None:
+        """Who asks, or None if that one may not, by `authorize`, or `by` another such function. Raises TypeError where
+        that answers neither."""
+        found = (by or self.authorize)(request, action)
         return principal_of(await found if inspect.isawaitable(found) else found)
 
     async def start(
@@ -153,10 +154,12 @@ class StreamGuard(Draining):
         negotiated: bool = False,
         options: dict[str, Any] | None = None,
         labels: RequestLabels = NO_LABELS,
+        asked: str = "",
         resumer: Endpoint | None = None,
         slot: Slot | None = None,
     ) -> Run:
-        """Generate `source` into the log, whoever reads; the caller is one already. `resumer` is for this stream only.
+        """Generate `source` into the log, whoever reads; the caller is one already. `resumer` is for this stream only;
+        `asked` is what the log of the process calls the request by, beside the stream's name.
 
         Raises StreamExists where `key` has a stream, and LogUnavailable; then nothing started, `slot` is the caller's.
         """
@@ -164,7 +167,7 @@ class StreamGuard(Draining):
         origin = None if self.observe is None else self.observe.began(labels)
         kept = {**(options or {}), **fixed(encoder.dialect.settings(), origin, negotiated=negotiated)}
         info = StreamInfo(encoder.sid, dialect_named(dialect).name, principal, name, key, fingerprint, kept)
-        asked, lease = timing.clock(), await created(self.log, info, self.ttl)
+        since, lease = timing.clock(), await created(self.log, info, self.ttl)
         producer = Producer(
             source,
             flush or Immediate(),
@@ -173,10 +176,11 @@ class StreamGuard(Draining):
             lease,
             timing,
             patience=self.patience,
-            renewed=asked,
+            renewed=since,
             on_end=on_end,
             observers=self.observe,
             labels=labels,
+            asked=asked,
             origin=origin,
         )
         self._sweeper.now_and_then()

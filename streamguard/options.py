@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import argparse
 import math
+import re
 from typing import NoReturn
 
-__all__ = ["count", "count_from_zero", "port", "refuse", "seconds", "seconds_above_zero"]
+__all__ = ["address", "count", "count_from_zero", "port", "refuse", "seconds", "seconds_above_zero"]
 
 
 def count(text: str) -> int:
@@ -23,6 +24,14 @@ def port(text: str) -> int:
     """A port, or 0 for a free one."""
     is_one = text.isascii() and text.isdigit() and int(text) < 65536
     return int(text) if is_one else refuse("a port from 0 to 65535", text)
+
+
+def address(text: str) -> tuple[str, int]:
+    """Where to listen: a port of this machine, or a host and a port."""
+    found = re.fullmatch(r"(?:([^\s:/\[\]]+|\[[0-9A-Fa-f:.]+\]):)?([0-9]{1,5})", text, re.ASCII)
+    if not found or int(found[2]) > 65535:
+        refuse("a port, or HOST:PORT,", text)
+    return (found[1] or "127.0.0.1").strip("[]"), int(found[2])
 
 
 def seconds(text: str) -> float:

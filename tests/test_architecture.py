@@ -40,7 +40,8 @@ LAYERS = {
     "options": (),
     "extras": (),
     "adapters": ("core", "extras", "log.base", "observe.hooks", "runtime", "app", "upstream", "browser", "adapters"),
-    "proxy": ("core", "log", "runtime", "app", "adapters", "client.body", "options", "proxy"),
+    "adapters.dashboard": ("core", "observe.hooks", "observe.live", "runtime", "app", "adapters"),
+    "proxy": ("core", "log", "observe", "runtime", "app", "adapters", "client.body", "options", "proxy"),
     "testing": (ANY,),
     "demo": (ANY,),
     "cli": (ANY,),
@@ -52,7 +53,7 @@ CORE_LAYERS = (
     ("arguments", "errors", "items", "cursor", "states", "jsontext", "frame", "receipt", "negotiate", "compress"),
     ("wire", "dialect"),
     ("flush", "adaptive", "flush_stage", "item_stage", "framing", "guard"),
-    ("exchange", "check", "terminal", "rejoin", "credit", "window"),
+    ("exchange", "check", "terminal", "rejoin", "credit", "window", "unstreamed"),
     ("pipeline", "verify"),
 )
 
@@ -90,6 +91,9 @@ MAY_IMPORT_HOME = {
     ("proxy.network", "proxy.pool"),
     ("proxy.app", "proxy.pool"),
     ("proxy.run", "proxy.server"),
+    ("proxy.run", "observe.prometheus"),  # each only where it is asked for
+    ("proxy.run", "observe.opentelemetry"),
+    ("proxy.telemetry", "observe.opentelemetry"),  # the SDK, to set up
     ("check.transport", "client.httpx"),  # and to ask as an ordinary client does
     *((f"log.{name}", "log.redis_link") for name in _REDIS),
 }

@@ -50,7 +50,8 @@ RUN = {
     "session_app.py", "traced_app.py",
     "app.py", "client.py", "openai_app.py", "story_app.py", "reader.py", "batching_app.py", "tuned_app.py",
     "own_policy.py",
-    "chat_app.py", "relay_app.py", "failing_app.py", "early_app.py", "own_server.py", "by_hand.py", "reading.py",
+    "chat_app.py", "relay_app.py", "failing_app.py", "early_app.py", "own_server.py", "going_server.py", "by_hand.py",
+    "reading.py",
     "metered_app.py", "patient_app.py", "limited_server.py", "thread_app.py", "push_app.py", "queue_source.py",
     "cut_test.py", "disconnect_test.py", "contract_test.py", "decoders_test.py",
     "surviving_app.py", "protected_app.py", "coming_back.py", "shared_app.py",
@@ -64,7 +65,7 @@ RUN = {
     "model_server_app.py", "looking_app.py", "ruled_app.py", "outliving_app.py", "aiohttp_app.py", "socket_app.py",
     "browser_app.py", "marked_app.py", "frames_reader.py", "anthropic_app.py", "converted_handler.py",
     "watched_app.py", "counting_app.py", "recorded_app.py", "vllm_guard.py", "fake_vllm_app.py", "counting.py",
-    "spans_app.py", "spans_reader.py", "legs_app.py",
+    "spans_app.py", "spans_reader.py", "legs_app.py", "live_app.py",
 }  # fmt: skip
 
 
@@ -374,7 +375,8 @@ def test_the_middleware_looks_and_then_guards_as_the_page_says(tmp_path: Path) -
         found = http.get(f"{url}/streams-report").json()
     assert whole.text.endswith("data: [DONE]\n\n")
     assert "data: [DONE]" not in cut.text
-    assert found["endpoints"] == {"GET /story": {"streams": 2, "refused": 1}}
+    ends = {"by_marker": 1, "by_own_end": 0, "hint": ""}
+    assert found["endpoints"] == {"GET /story": {"streams": 2, "refused": 1, **ends}}
     told = "a stream of GET /story would be refused a clean end: failed: unproven_end: the stream ended without its"
     assert told in (tmp_path / "stderr").read_text(encoding="utf-8")
     turned = {"GuardMiddleware(app, report": 'GuardMiddleware(app, mode="guard", report'}
@@ -471,6 +473,7 @@ def test_the_scripts_print_what_the_pages_say(tmp_path: Path) -> None:
     assert ran(tmp_path, "loaded_policy.py") == "AnyOf: it loses nothing\n"
     assert ran(tmp_path, "by_hand.py") == "Nothing is lost here\nVerdict.COMPLETE\n"
     assert ran(tmp_path, "own_server.py").rstrip().endswith("0")
+    assert '"code":"shutdown"' in ran(tmp_path, "going_server.py", **{"grace=20": "grace=0.05"})
     assert ran(tmp_path, "reading.py") == ""
 
 
@@ -611,7 +614,10 @@ def test_a_process_that_was_asked_to_drain_says_so_refuses_new_streams_and_serve
     assert '"status":"complete"' in rest
 
 
-LOGGED = r"(?m)^[\d-]+ [\d:,]+ ERROR streamguard: stream \S+ ended as failed after 1 items: source_error: RuntimeError$"
+LOGGED = (
+    r"(?m)^[\d-]+ [\d:,]+ ERROR streamguard: "
+    r"stream \S+ of GET /broken ended as failed after 1 items: source_error: RuntimeError$"
+)
 UVICORNS = "ASGI callable returned without completing response."
 
 
@@ -749,6 +755,19 @@ def test_a_model_server_that_dies_is_noticed_through_the_proxy_as_the_tutorial_s
         assert ran(tmp_path, "counting.py", proxy.url) == guarded
 
 
+def test_an_answer_that_was_cut_is_read_on_with_curl_as_the_tutorial_says(tmp_path: Path) -> None:
+    page = (ROOT / "docs" / "tutorial" / "guard-a-vllm.md").read_text(encoding="utf-8")
+    [lines] = re.findall(r"^  ```sh\n(.*?)^  ```", page, re.MULTILINE | re.DOTALL)
+    with served(tmp_path, "fake_vllm_app.py") as url, in_front(int(url.rpartition(":")[2])) as proxy:
+        script = lines.replace("http://127.0.0.1:8080", proxy.url)
+        done = subprocess.run(["bash", "-c", script], cwd=tmp_path, check=True, stdout=subprocess.PIPE, text=True)
+    rest = done.stdout
+    found = [re.findall(r'"content": ?"(\d+) "', part) for part in ((tmp_path / "cut.txt").read_text(), rest)]
+    assert [number for part in found for number in part] == [str(number) for number in range(1, 11)]
+    assert all(found)
+    assert "data: [DONE]" in rest
+
+
 def test_a_stream_in_a_file_is_read_by_another_process(tmp_path: Path) -> None:
     words = "".join(f"word-{number} " for number in range(20))
     with served(tmp_path, "filed_app.py") as one, served(tmp_path, "filed_app.py") as other:
@@ -781,6 +800,19 @@ def test_what_is_watched_is_counted_told_and_recorded(tmp_path: Path) -> None:
         wanted = [closed % ("", "complete"), closed % ("source_error", "failed")]
         wait_until(lambda: all(line in httpx.get(f"{url}/metrics").text for line in wanted))
     assert "(direct) ended as failed: cause=source_error" in (tmp_path / "stderr").read_text(encoding="utf-8")
+
+
+def test_the_live_page_shows_a_stream_to_who_has_the_password(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("STREAMGUARD_PASSWORD", "correct horse battery")
+    with served(tmp_path, "live_app.py") as url:
+        assert "Hello world" in httpx.get(f"{url}/answer").text
+        page = f"{url}/streams/dashboard"
+        assert [httpx.get(page, auth=("me", word)).status_code for word in ("x", "correct horse battery")] == [401, 200]
+        with httpx.stream("GET", f"{page}/feed", auth=("me", "correct horse battery")) as feed:
+            picture = next(line for line in feed.iter_lines() if '"picture"' in line)
+    assert '"closed":{"complete":1}' in picture
 
 
 def test_a_record_is_a_line_of_json(tmp_path: Path) -> None:

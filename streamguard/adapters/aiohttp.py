@@ -43,6 +43,7 @@ from streamguard.adapters.aiohttp_bridge import (
     read_body,
     scope_of,
     served,
+    unasked,
 )
 from streamguard.adapters.aiohttp_websocket import handler_of
 from streamguard.adapters.asgi import GuardedAnswer, request_facts
@@ -179,7 +180,9 @@ class Guarding:
         return response
 
     async def answered(self, source: Any, called: Called, claim: Claim | None) -> web.StreamResponse:
-        return await self.response(source, called.request, claim).serve(called.request)
+        response = self.response(source, called.request, claim)
+        response.answer.refused = await unasked(called.request, self.options.dialect.name)
+        return await response.serve(called.request)
 
     def response(self, source: Any, request: web.Request, claim: Claim | None) -> GuardedResponse:
         response = GuardedResponse(source, options=self.options)

@@ -23,9 +23,12 @@ from typing import Any, Final
 
 from aiohttp import web
 
+from streamguard.adapters.asgi import request_facts
 from streamguard.adapters.seal import ASGIApp, Message, Scope
+from streamguard.core.exchange import Refusal
+from streamguard.core.unstreamed import refuse_unstreamed
 
-__all__ = ["REQUEST", "Bridge", "GuardedStream", "body_of", "heard", "read_body", "scope_of", "served"]
+__all__ = ["REQUEST", "Bridge", "GuardedStream", "body_of", "heard", "read_body", "scope_of", "served", "unasked"]
 
 REQUEST: Final = "aiohttp.request"  # in the scope: the request itself
 
@@ -178,6 +181,12 @@ async def read_body(request: web.Request) -> None:
         await request.post()
     else:
         await request.read()
+
+
+async def unasked(request: web.Request, dialect: str) -> Refusal | None:
+    """What the body says against a stream, where it was read whole: else the source may mean to read it itself."""
+    body = b"" if request.can_read_body else await request.read()
+    return refuse_unstreamed(request_facts(scope_of(request, {})), dialect, body)
 
 
 async def body_of(request: web.Request) -> bytes:

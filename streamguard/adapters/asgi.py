@@ -32,7 +32,7 @@ from streamguard.adapters.seal import (
     require_seal,
 )
 from streamguard.adapters.shutdown import GOING_AWAY, drain_of
-from streamguard.adapters.watching import tell_refused, watched
+from streamguard.adapters.watching import asked_of, tell_refused, watched
 from streamguard.core.arguments import one_line
 from streamguard.core.cursor import Cursor
 from streamguard.core.errors import Failure, SourceFailed, StreamBroken, failure_from
@@ -105,6 +105,7 @@ class GuardedAnswer:
         self.options = AnswerOptions.of_one(options, named)
         self.place: Place | None = None
         self.request: Any = None
+        self.refused: Refusal | None = None  # what its body says against it, where an adapter has looked
         self.sid: str | None = None  # chosen before it is served, where its headers are another's to send
         self.status = status
         self.headers = list(headers)
@@ -150,7 +151,7 @@ class GuardedAnswer:
             failure = failure_from(exc)
             refused = early_failure(failure)
             outcome = self._driver.outcome if self._driver is not None else None
-            name = outcome.cursor.sid[:8] if outcome is not None else ""
+            name = one_line(f"{outcome.cursor.sid[:8] if outcome is not None else ''} of {asked_of(facts, scope)}")
             why = one_line(f"{failure.code}: {failure.message}")
             logger.warning("stream %s failed before its first item: HTTP %d: %s", name, refused.status, why)
             await send_refusal(refused, scope, send)
@@ -165,7 +166,7 @@ class GuardedAnswer:
         refused = refuse_early(self.options, scope, receive, send, facts) or refusal(facts)
         if refused is None and facts.method != "HEAD" and not drain_of(scope).ready:
             return come_back(facts, *GOING_AWAY)
-        return refused
+        return refused or self.refused
 
     async def _admitted(self, scope: Scope, receive: Receive, facts: RequestFacts) -> Refusal | None:
         """Have a slot; else why not."""
@@ -199,6 +200,7 @@ class GuardedAnswer:
             abort=abort,
             on_end=self.options.on_end,
             request_id=facts.headers.get("x-request-id"),
+            asked=asked_of(facts, scope),
             on_first=None if self.options.dialect.name == "raw" else look_at_first,
             seen=watched(self.options.observe, stage, self.options.timing, facts, (scope, receive, send)),
         )
@@ -335,7 +337,8 @@ def request_facts(scope: Scope) -> RequestFacts:
     query = scope.get("query_string", b"").decode("latin-1")
     version = scope.get("http_version", "1.1")
     # "1" is granian's name for HTTP/1.0, which the specification of ASGI calls "1.0".
-    return RequestFacts(scope["method"], headers, query, "1.0" if version == "1" else version)
+    version = "1.0" if version == "1" else version
+    return RequestFacts(scope["method"], headers, query, version, str(scope.get("path", "")))
 
 
 def merged_headers(own: Iterable[tuple[str, str]], theirs: Iterable[tuple[str, str]]) -> list[tuple[bytes, bytes]]:
@@ -344,9 +347,10 @@ def merged_headers(own: Iterable[tuple[str, str]], theirs: Iterable[tuple[str, s
 
 
 def merged(own: Iterable[tuple[str, str]], theirs: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
-    """An answer's headers: ours, save those that the application gave a value of its own. `Vary` adds up."""
+    """An answer's headers: ours, save those that the application gave a value of its own. Lists add up: a page of
+    another origin that may read the application's fields needs ours to resume."""
     given = [(name.lower(), value) for name, value in theirs if name.lower() not in _SERVERS_OWN]
-    replaced = {name for name, _ in given} - {"vary"}
+    replaced = {name for name, _ in given} - {"vary", "access-control-expose-headers"}
     return [(name, value) for name, value in own if name not in replaced] + given
 
 

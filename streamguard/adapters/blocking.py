@@ -34,7 +34,7 @@ from streamguard.adapters.first import look_at_first
 from streamguard.adapters.options import AnswerOptions, Options
 from streamguard.adapters.pacing import make_pacer
 from streamguard.adapters.shutdown import DRAIN, GOING_AWAY, process_drain
-from streamguard.adapters.watching import tell_refused
+from streamguard.adapters.watching import asked_of, tell_refused
 from streamguard.core.arguments import one_line
 from streamguard.core.errors import Failure, SourceFailed, failure_from
 from streamguard.core.exchange import (
@@ -120,6 +120,7 @@ class BlockingAnswer:
         self.request: Any = None
         self.place: Place | None = None
         self.drain: Drain | None = None
+        self.refused: Refusal | None = None  # what its body says against it, where an adapter has looked
         self.outcome: Outcome | None = None
         self.trailer: Callable[[], bytes] = bytes
         self._items: BlockingSource | None = None
@@ -148,10 +149,11 @@ class BlockingAnswer:
             return refused_head(Refusal(500, [NO_STORE, ("content-length", "0")]), environ)
         self._served = True
         try:
-            return self.look(environ) or self._begun(facts_of(environ), environ)
+            return self.look(environ) or self._unasked(environ) or self._begun(facts_of(environ), environ)
         except SourceFailed as exc:  # before the headers: the source chose what is told
             refused = early_failure(failure_from(exc))
-            logger.warning("a stream failed before its first item: HTTP %d: %s", refused.status, one_line(str(exc)))
+            asked, why = one_line(asked_of(facts_of(environ), {})), one_line(str(exc))
+            logger.warning("a stream of %s failed before its first item: HTTP %d: %s", asked, refused.status, why)
             return self._end_early(refused_head(refused, environ))
         except BaseException:
             self.finish()
@@ -172,6 +174,13 @@ class BlockingAnswer:
             wire, keys = self.options.carrier(terms(facts)), self.options.granted(facts, self.headers)
             return self._end_early(Head(self.status, self._headers(None, wire, keys), iter(())))
         return None
+
+    def _unasked(self, environ: Environ) -> Head | None:
+        """The answer to a request whose body was looked at meanwhile, and asks for no stream."""
+        if self.refused is None:
+            return None
+        tell_refused(self.options.observe, self.refused, facts_of(environ), {})
+        return self._end_early(refused_head(self.refused, environ))
 
     def _refused(self, facts: RequestFacts, environ: Environ) -> Refusal | None:
         """Why there is no stream; else it has a slot, where it needs one."""
@@ -214,6 +223,7 @@ class BlockingAnswer:
             on_end=options.on_end,
             on_first=None if options.dialect.name == "raw" else look_at_first,
             request_id=facts.headers.get("x-request-id"),
+            asked=asked_of(facts, {}),
             seen=seen,
         )
         self._items.begins(seen)

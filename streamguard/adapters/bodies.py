@@ -5,7 +5,11 @@ from __future__ import annotations
 import hashlib
 from typing import Any
 
-__all__ = ["body_of", "read_body"]
+from streamguard.adapters.asgi import request_facts
+from streamguard.core.exchange import Refusal
+from streamguard.core.unstreamed import refuse_unstreamed
+
+__all__ = ["body_of", "read_body", "unasked"]
 
 
 async def read_body(request: Any) -> None:
@@ -18,6 +22,13 @@ async def read_body(request: Any) -> None:
         await request.body()
     except RuntimeError:
         pass  # consumed already, by FastAPI for a form
+
+
+def unasked(request: Any, dialect: str) -> Refusal | None:
+    """What the body says against a stream, where this request object has read it. Elsewhere nothing is known: another
+    object may have read it, and would be waited for in vain."""
+    body: bytes = getattr(request, "_body", b"")  # where Starlette keeps it, under no public name
+    return refuse_unstreamed(request_facts(request.scope), dialect, body)
 
 
 async def body_of(request: Any) -> bytes:

@@ -62,7 +62,7 @@ from streamguard.adapters.returned import NotGuarded, streams_unguarded
 from streamguard.adapters.seal import ASGIApp, Message, Receive, Scope, Send
 from streamguard.adapters.seal import SealMiddleware as Seal
 from streamguard.adapters.threaded import Guarding, Logging, ThreadGuard, bridged, drained, logged_head
-from streamguard.app import Action
+from streamguard.app import Action, Authorize
 from streamguard.core.arguments import shown
 from streamguard.runtime.configured import principal_of
 from streamguard.runtime.drain import GRACE
@@ -161,10 +161,11 @@ class StreamGuard(ThreadGuard):
     """The application's object, for Django: `authorize(request, action)` is given the request; a plain `def` is called
     on a thread that may use the database."""
 
-    async def principal(self, request: Any, action: Action) -> str | None:
+    async def principal(self, request: Any, action: Action, by: Authorize | None = None) -> str | None:
         if not hasattr(request, "scope"):
-            return await super().principal(request, action)
-        found = self.authorize if iscoroutinefunction(self.authorize) else sync_to_async(self.authorize)
+            return await super().principal(request, action, by)
+        asked = by or self.authorize
+        found = asked if iscoroutinefunction(asked) else sync_to_async(asked)
         return principal_of(await found(request, action))
 
     @overload

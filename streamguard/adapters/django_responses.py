@@ -245,7 +245,9 @@ class _AsyncClosing:
 
     async def __aiter__(self) -> AsyncIterator[Any]:
         # An async view is called by `async_to_sync` under WSGI, and leaves to the context that the source has from it
-        # an executor that nobody works off once the view has returned.
+        # an executor that nobody works off once the view has returned: `sync_to_async` would raise there. asgiref has
+        # no public name for it; `ThreadSensitiveContext` hides it only where it is given an executor,
+        # which the oldest asgiref that Django 4.2 takes does not know.
         AsyncToSync.executors.current = None
         async with ThreadSensitiveContext():
             try:

@@ -8,6 +8,7 @@
     GET     /streams/selftest   a stream that fails on purpose, to see whether its abort arrives
     GET     /streams/<sid>      for EventSource, which can set no header; it may be switched off
     GET     /streams/streamguard.js    the JavaScript client, to everybody
+    GET     /streams/dashboard  the live page, where a Live is among the guard's observers
 
 A stream is named by a cursor (`Last-Event-ID`, `?after=`), by `Streamguard-Stream: <sid>`, or by the application's own
 name for it (`?name=`), which means the newest of the caller's. Ids stay out of addresses, and so of access logs, save
@@ -28,6 +29,7 @@ from urllib.parse import parse_qs
 from typing_extensions import Unpack
 
 from streamguard.adapters.asgi import GuardedAnswer, refuse_early
+from streamguard.adapters.dashboard import dashboard_of
 from streamguard.adapters.logged import FORBIDDEN
 from streamguard.adapters.module import MODULE, module_answer
 from streamguard.adapters.options import AnswerOptions, Options
@@ -151,6 +153,7 @@ class Endpoints:
         self.by_id = by_id
         self.options = AnswerOptions.of_resumes(named)
         self._request_of = request_of
+        self._dashboard = dashboard_of(guard)
         guard.path = path
         workers = declared_workers()
         if workers > 1 and not getattr(guard.log, "shared", True):
@@ -186,19 +189,22 @@ class Endpoints:
         if tail == MODULE:
             await reading.refuse(module_answer(facts))
             return
-        action: Action = {"status": "status", "selftest": "start"}.get(tail, _ACTIONS[facts.method])  # type: ignore[assignment]
         request = reading.scope if self._request_of is None else self._request_of(reading.scope, reading.receive)
+        if self._dashboard is not None and self._dashboard.is_at(tail):
+            await self._dashboard.serve(reading, tail, request)
+            return
+        action: Action = {"status": "status", "selftest": "start"}.get(tail, _ACTIONS[facts.method])  # type: ignore[assignment]
         principal = await self.guard.principal(request, action)
         if principal is None:
             raise _Refused(FORBIDDEN)
         if tail == "selftest":
             await _selftest(reading)
         elif tail == "status":
-            await self._status(reading, await self._found(facts, principal))
+            await self._status(reading, await self._found(reading, principal))
         elif facts.method == "POST":
             await self._acknowledge(reading, principal)
         elif facts.method == "DELETE":
-            await self._cancel(reading, await self._found(facts, principal))
+            await self._cancel(reading, await self._found(reading, principal))
         else:
             await self._read(reading, tail, principal)
 
@@ -234,7 +240,7 @@ class Endpoints:
             told = Told.parse(await _body(reading))
         except ValueError:
             raise _Refused(_NOT_TOLD) from None
-        state = await self._found(facts, principal)
+        state = await self._found(reading, principal)
         try:
             heard = await self.guard.grants.hear(told, state.info.sid)
         except UnknownStream:  # it was purged meanwhile
@@ -278,15 +284,18 @@ class Endpoints:
 
     # ---- which stream ---------------------------------------------------------------------------
 
-    async def _found(self, facts: RequestFacts, principal: str) -> StreamState:
+    async def _found(self, reading: Reading, principal: str) -> StreamState:
         """The stream that a request names. Raises _Refused: another's and none are the same."""
+        facts = reading.facts
         sid = facts.headers.get("streamguard-stream")
         if sid is None and facts.cursor is not None:
             sid = Cursor.parse(facts.cursor).sid
         try:
-            return await self._state(facts, sid, principal)
+            state = await self._state(facts, sid, principal)
         except UnknownStream:
             raise _Refused(_UNKNOWN) from None
+        reading.info = state.info
+        return state
 
     async def _state(self, facts: RequestFacts, sid: str | None, principal: str) -> StreamState:
         """The stream of an id, else of the name in the query. Raises what the log raises, and _Refused."""

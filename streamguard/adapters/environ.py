@@ -49,20 +49,20 @@ def facts_of(environ: Environ) -> RequestFacts:
         if environ.get(name):
             headers[name.replace("_", "-").lower()] = str(environ[name])
     version = str(environ.get("SERVER_PROTOCOL", "HTTP/1.1")).rpartition("/")[2]
-    return RequestFacts(environ["REQUEST_METHOD"], headers, environ.get("QUERY_STRING", ""), version)
+    path = _decoded(environ.get("SCRIPT_NAME", "")) + _decoded(environ.get("PATH_INFO", ""))
+    return RequestFacts(environ["REQUEST_METHOD"], headers, environ.get("QUERY_STRING", ""), version, path)
 
 
 def scope_of(environ: Environ, facts: RequestFacts) -> dict[str, Any]:
     """The request as an ASGI scope, for what is written for those. The environ itself is in it."""
-    root, path = _decoded(environ.get("SCRIPT_NAME", "")), _decoded(environ.get("PATH_INFO", ""))
     return {
         "type": "http",
         "asgi": {"version": "3.0"},
         "http_version": facts.http_version,
         "method": facts.method,
         "scheme": environ.get("wsgi.url_scheme", "http"),
-        "path": root + path,
-        "root_path": root,
+        "path": facts.path,
+        "root_path": _decoded(environ.get("SCRIPT_NAME", "")),
         "query_string": facts.query.encode("latin-1"),
         "headers": [(name.encode("latin-1"), value.encode("latin-1")) for name, value in facts.headers.items()],
         "environ": environ,

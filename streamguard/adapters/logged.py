@@ -23,12 +23,13 @@ from typing_extensions import Unpack
 
 from streamguard.adapters.admitting import admitted
 from streamguard.adapters.asgi import refuse_early, request_facts, send_refusal
+from streamguard.adapters.cors import CORS, cors_of
 from streamguard.adapters.options import AnswerOptions, StreamNames, StreamOptions
 from streamguard.adapters.reading import REUSED, Reading
 from streamguard.adapters.refusals import unavailable
 from streamguard.adapters.seal import Receive, Scope, Send
 from streamguard.adapters.shutdown import GOING_AWAY
-from streamguard.adapters.watching import request_labels
+from streamguard.adapters.watching import asked_of, request_labels
 from streamguard.app import OWN, Endpoint, StreamGuard
 from streamguard.core.cursor import Cursor, cursor_zero
 from streamguard.core.errors import Failure
@@ -245,6 +246,7 @@ class LoggedAnswer:
         self.request = request
         self.body = body
         self.claim = claim
+        self.refused: Refusal | None = None  # what its body says against it, where an adapter has looked
         self.run: Run | None = None
         self._served = False
         self._cancelled: list[Failure | None] = []  # cancels that came before there was a run
@@ -284,6 +286,9 @@ class LoggedAnswer:
             return
         request = scope if self.request is None else self.request
         claim = self.claim or await make_claim(self.guard, request, scope, self._body)
+        if self.refused is not None and claim.starts:
+            await reading.refuse(self.refused)
+            return
         self.claim = claim = await with_slot(self.guard, claim, request, reading.receive, self._body)
         if claim.refused is not None:
             await reading.refuse(claim.refused)
@@ -295,7 +300,7 @@ class LoggedAnswer:
             again = fingerprint if facts.method == "POST" else None
             await reading.resume(Cursor.parse(facts.cursor), claim.principal, again)
         elif claim.found is not None:
-            await reading.begin(claim.found, self.headers, self.status)
+            await reading.begin(claim.found, self.headers or None, self.status)
         else:
             await self._start(reading, claim, request)
 
@@ -329,7 +334,7 @@ class LoggedAnswer:
                 fingerprint=claim.fingerprint,
                 negotiated=agreed.negotiated,
                 options=own,
-                labels=request_labels(claim.facts, reading.scope),
+                labels=request_labels(claim.facts, reading.scope), asked=asked_of(claim.facts, reading.scope),
                 resumer=endpoint if shared is None else None,
                 slot=claim.slot,
             )
@@ -338,7 +343,7 @@ class LoggedAnswer:
             if exc.info.fingerprint != claim.fingerprint:
                 await reading.refuse(REUSED)
             else:
-                await reading.begin(exc.info, self.headers, self.status)
+                await reading.begin(exc.info, self.headers or None, self.status)
             return
         except LogUnavailable as exc:
             await reading.refuse(unavailable(claim.facts, exc, message=_NOT_STARTED))
@@ -365,4 +370,5 @@ class LoggedAnswer:
             own["flush"] = "token"
         if resumer is not None:
             own["resumer"] = resumer
+        own[CORS] = cors_of(self.headers)
         return {OWN: {key: value for key, value in own.items() if value}}

@@ -30,6 +30,7 @@ from streamguard.adapters.seal import ASGIApp, Message, Scope, Send, is_aborted,
 from streamguard.adapters.shutdown import drain_of
 from streamguard.adapters.threaded import Guarding, Logging, Passes
 from streamguard.adapters.transport import Transport, closing_by, give_transport
+from streamguard.core.unstreamed import refuse_unstreamed
 from streamguard.runtime.blocking import BodyAborted
 
 __all__ = ["SEND", "LoopBody", "LoopBridge", "LoopHead", "answered"]
@@ -214,6 +215,7 @@ async def answered(
             refuse_plain(name, source, guarding.whole)
             source = guarding.dress(source)
         app = _logged(guarding, request, body, source, claim) if logging else _direct(guarding, request, source, claim)
+        app.refused = refuse_unstreamed(claim.facts, guarding.options.dialect.name, body)
     except BaseException:
         claim.let_go()
         raise
@@ -236,7 +238,7 @@ async def _place(guarding: Guarding, scope: Scope, request: Any) -> Claim:
     return Claim(facts, slot=place.slot, refused=place.refused)
 
 
-def _direct(guarding: Guarding, request: Any, source: Any, claim: Claim) -> ASGIApp:
+def _direct(guarding: Guarding, request: Any, source: Any, claim: Claim) -> GuardedAnswer:
     answer = GuardedAnswer(source, options=guarding.options)
     answer.request = request
     if claim.slot is not None or claim.refused is not None:
@@ -244,7 +246,7 @@ def _direct(guarding: Guarding, request: Any, source: Any, claim: Claim) -> ASGI
     return answer
 
 
-def _logged(guarding: Any, request: Any, body: bytes, source: Any, claim: Claim) -> ASGIApp:
+def _logged(guarding: Any, request: Any, body: bytes, source: Any, claim: Claim) -> LoggedAnswer:
     return LoggedAnswer(guarding.guard, source, request=request, body=body, claim=claim, options=guarding.both)
 
 

@@ -4,15 +4,16 @@
     app = GuardMiddleware(app, mode="guard")      # guards: server-sent events, and one JSON object a line
 
 What an answer is, its first message tells (`middleware_judge`). One that is no stream passes untouched, and so does one
-that XX Server-sent events become the source
-of a guarded answer of dialect `raw` (`middleware_body`): everything that a guarded endpoint has, they have. JSON lines
-have no place for a cursor: they pass as they are, and have the rest (`middleware_lines`).
+that is guarded already, and every HEAD, websocket and lifespan. Server-sent events become the source of a guarded
+answer of dialect `raw` (`middleware_body`): everything that a guarded endpoint has, they have. JSON lines have no place
+for a cursor: they pass as they are, and have the rest (`middleware_lines`).
 
 It is a seal too. Stand it outermost.
 """
 
 from __future__ import annotations
 
+import functools
 import logging
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -21,6 +22,7 @@ from typing import Any, Final, Literal
 import attrs
 from typing_extensions import Unpack
 
+from streamguard.adapters.admitting import until_gone
 from streamguard.adapters.asgi import refuse, request_facts
 from streamguard.adapters.endpoints import Endpoints, RootedSeal, require_path
 from streamguard.adapters.logged import Body, LoggedAnswer, make_claim, with_slot
@@ -29,7 +31,7 @@ from streamguard.adapters.middleware_exchange import Guarded, Observed, Serving
 from streamguard.adapters.middleware_report import Report
 from streamguard.adapters.options import AnswerOptions, Options, StreamNames, StreamOptions
 from streamguard.adapters.readiness import Readiness
-from streamguard.adapters.same_key import SameKey, nobody_waits
+from streamguard.adapters.same_key import LEFT, SameKey, nobody_waits
 from streamguard.adapters.seal import ASGIApp, Message, Receive, Scope, SealMiddleware, Send, is_exposed
 from streamguard.app import StreamGuard
 from streamguard.core.arguments import shown
@@ -52,6 +54,10 @@ _RESUMED: Final = ("timing", "wire", "compress", "window", "abort", "unsealed", 
 _NOT_OUTERMOST: Final = (
     "GuardMiddleware is not outermost: %s outside of it, and what is done there to an answer is not guarded. Add it "
     "last, after every other add_middleware, or wrap the whole application: app = GuardMiddleware(app)"
+)
+_REMEDY: Final = (
+    "Add GuardMiddleware last, after every other add_middleware, or wrap the whole application: "
+    "app = GuardMiddleware(app)."
 )
 _OTHER_GUARD: Final = (
     "an endpoint of this application has a StreamGuard of its own, and requests that bear its cursors are refused "
@@ -123,6 +129,7 @@ class GuardMiddleware:
         self._resumed: Options = resumed  # how the endpoints serve
         draining: Any = {} if grace is None else {"grace": grace}
         self._seal = SealMiddleware(self._inside, on_sigterm=on_sigterm, **draining)
+        self._seal.remedy = _REMEDY
         self._endpoints: Endpoints | None = None
         self._prepared = False
         self._told: set[str] = set()  # what was said in the log, each once
@@ -151,6 +158,7 @@ class GuardMiddleware:
             return
         self._endpoints = Endpoints(self.guard, self.path, request_of=self.guard.request_of, **self._resumed)
         self._seal = RootedSeal(self._inside, self.guard)
+        self._seal.remedy = _REMEDY
 
     def _watched(self, scope: Scope, receive: Receive) -> Receive:
         async def watched() -> Message:
@@ -160,7 +168,7 @@ class GuardMiddleware:
                 if outside:
                     self._tell(_NOT_OUTERMOST, f"{', '.join(outside)} stand{'' if len(outside) > 1 else 's'}")
             elif message["type"] == "lifespan.shutdown":
-                logger.info("GuardMiddleware (%s): %s", self.mode, self.report)
+                logger.info("%s %s", "guarded" if self.mode == "guard" else "looked at", self.report)
             return message
 
         return watched
@@ -189,14 +197,17 @@ class GuardMiddleware:
         if self._ready_at is not None and _path(scope) == self._ready_at:
             await Readiness(self.draining)(scope, receive, send)
             return
+        guard, facts = self.guard, request_facts(scope)
+        preflight = facts.method == "OPTIONS" and "access-control-request-method" in facts.headers
+        if self.mode == "guard" and guard is not None and f"{_path(scope)}/".startswith(f"{guard.path}/"):
+            # Who may read across origins is the application's to say, also of addresses that it does not have.
+            await (self.app if preflight or self._endpoints is None else self._endpoints)(scope, receive, send)
+            return
         rule = self._rule if self._rule_of is None else self._rule_of(scope)
-        facts = request_facts(scope)
-        if rule is None or facts.method == "HEAD":
+        if rule is None or facts.method == "HEAD" or preflight:
             await self.app(scope, receive, send)
         elif self.mode == "report":
             await Observed(self.report, rule, scope, receive, send).run(self.app)
-        elif self.guard is not None and f"{_path(scope)}/".startswith(f"{self.guard.path}/"):
-            await (self._endpoints or self.app)(scope, receive, send)
         else:
             self._look_at_drains()  # where the server has no lifespans
             await self._guarded(rule, facts, SharedReceive(receive), scope, send)
@@ -248,11 +259,12 @@ class GuardMiddleware:
         if not resumes and not asks and not _has_key(facts):
             return False
         request = guard.request_of(scope, no_body)
-        claim, serving.begun = await self._keys.claim(lambda: make_claim(guard, request, scope, read))
+        gone = functools.partial(until_gone, receive.driver)
+        claim, serving.begun = await self._keys.claim(lambda: make_claim(guard, request, scope, read), gone)
         if asks:
             claim = await with_slot(guard, claim, request, receive.driver, read)
         # Where nothing says that it asks for a stream, what is refused may be none: its key is the application's own.
-        if resumes or claim.found is not None or (asks and claim.refused is not None):
+        if resumes or claim.found is not None or claim.refused is LEFT or (asks and claim.refused is not None):
             await LoggedAnswer(guard, _nothing, claim=claim, body=read, options=serving.options)(
                 scope, receive.driver, send
             )

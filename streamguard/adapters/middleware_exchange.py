@@ -23,6 +23,7 @@ from streamguard.adapters.middleware_body import LATE, AppBody, SharedReceive, n
 from streamguard.adapters.middleware_judge import (
     UNENDED,
     EventJudge,
+    Judged,
     Kind,
     LineJudge,
     is_unjudged,
@@ -52,12 +53,16 @@ class _Counted:
         self.report = report
         self.scope = scope
 
-    def count(self, verdict: Verdict, failure: Failure | None, *, tell: bool = False) -> None:
-        """Count it; with `tell` the log has a line for one that was refused."""
+    def count(
+        self, verdict: Verdict, failure: Failure | None, *, tell: bool = False, judged: Judged | None = None
+    ) -> None:
+        """Count it; with `tell` the log has a line for one that was refused. `judged` is what its bytes say."""
         request_id = next((value for name, value in self.scope["headers"] if name == b"x-request-id"), b"")
         endpoint = f"{self.scope['method']} {route_of(self.scope)}"
         name = request_id.decode("latin-1") or None
         self.report.add(endpoint, verdict, failure, name)
+        if judged is not None and verdict == "complete":
+            self.report.ended(endpoint, judged.last)
         if tell and verdict == "failed" and failure is not None:
             self.report.log(Refused(endpoint, verdict, failure.code, failure.message, name))
 
@@ -124,7 +129,8 @@ class Observed(_Counted):
             self.count("failed", failure_from(exc), tell=True)
         elif self._ended or (stopped and judged.verdict == "complete" and judged.proved):
             # Also where the reader left behind the marker, as SDKs do.
-            self.count("complete" if judged.verdict == "complete" else "failed", judged.failure, tell=True)
+            verdict: Verdict = "complete" if judged.verdict == "complete" else "failed"
+            self.count(verdict, judged.failure, tell=True, judged=judged)
         elif left:
             self.count("left", None)
         else:  # as the guard would end it, whatever the bytes say

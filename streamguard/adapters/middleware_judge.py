@@ -8,6 +8,7 @@ dialect `raw` ends by, beside the bytes instead of round them.
 from __future__ import annotations
 
 import json
+from collections import deque
 from collections.abc import Iterable
 from typing import Any, Final, Literal, Protocol
 
@@ -45,6 +46,9 @@ JudgedAs = Literal["complete", "truncated", "failed"]
 UNENDED: Final = Failure("unended", "the application stopped before the last part of its answer", retryable=True)
 
 _EVENTS: Final = b"text/event-stream"
+_TAIL: Final = 256  # bytes of a stream's end that are looked at for its last event
+_PIECES: Final = 8  # in so many it may come
+_MARK: Final = 60  # characters of an event that may be a marker
 _LINES: Final = frozenset([b"application/" + name for name in (b"x-ndjson", b"ndjson", b"jsonl", b"x-jsonl")])
 _TORN: Final = Failure("unproven_end", "the stream ended inside an event", retryable=True)
 _UNMARKED: Final = Failure("unproven_end", "the stream ended without its end marker", retryable=True)
@@ -96,11 +100,13 @@ def is_unjudged(message: Message) -> bool:
 
 @attrs.frozen
 class Judged:
-    """How a stream ended by its bytes. `proved`: whether something in them proves the end, whatever came behind it."""
+    """How a stream ended by its bytes. `proved`: whether something in them proves the end, whatever came behind it.
+    `last` is the last event of one that is whole and needed no marker for that, as the rule that knows it again."""
 
     verdict: JudgedAs
     failure: Failure | None = None
     proved: bool = False
+    last: str | None = None
 
 
 class Judge(Protocol):
@@ -122,8 +128,11 @@ class EventJudge:
         assert isinstance(reader, ProviderReader)
         self._reader = reader
         self._stencil = Stencil()
+        self._kept: deque[bytes] = deque(maxlen=_PIECES)
+        self._keep = self._kept.append
 
     def feed(self, data: bytes) -> None:
+        self._keep(data)
         stencil = self._stencil
         if stencil.cut is None or stencil.cut(data) is None:
             stencil.begin()
@@ -135,7 +144,9 @@ class EventJudge:
         verifier = self._verifier
         verifier.end(clean=clean)
         if verifier.verdict in (Verdict.COMPLETE, Verdict.UNVERIFIED):
-            return Judged("complete", proved=verifier.proved_by != "framing" or verifier.finish_reason is not None)
+            proved = verifier.proved_by != "framing" or verifier.finish_reason is not None
+            last = _last_event(b"".join(self._kept)[-_TAIL:]) if self._reader.ends_freely else None
+            return Judged("complete", proved=proved, last=last)
         if verifier.verdict is Verdict.TRUNCATED:
             return Judged("truncated", _UNMARKED if self._reader.asks_marker else _TORN if clean else UNENDED)
         error = verifier.error()
@@ -160,6 +171,7 @@ class LineJudge:
         self._marked = False
         self._overrun = False
         self._error: Failure | None = None
+        self._last = b""
 
     @property
     def inside(self) -> bool:
@@ -193,7 +205,7 @@ class LineJudge:
             if self._overrun:
                 return Judged("failed", Failure("unproven_end", "lines followed the end marker"))
             return Judged("complete", proved=True)
-        return Judged("complete") if clean else Judged("truncated", UNENDED)
+        return Judged("complete", last=_as_rule(self._last)) if clean else Judged("truncated", UNENDED)
 
     def error_line(self, failure: Failure) -> bytes:
         """The line that tells a reader of `failure`; empty where it would be read as the rest of another."""
@@ -212,6 +224,7 @@ class LineJudge:
             value = json.loads(text)
         except (ValueError, RecursionError):
             return False
+        self._last = text
         self._overrun = self._overrun or self._marked
         if isinstance(value, dict):
             self._keyed = self._keyed or isinstance(value.get("done"), bool)
@@ -230,6 +243,31 @@ class LineJudge:
             detail = error if isinstance(error, dict) else {"message": error}
             code = detail.get("code") or detail.get("type") or "upstream_error"
             self._error = Failure(str(code), str(detail.get("message") or "the application sent an error"))
+
+
+def _last_event(tail: bytes) -> str:
+    """The rule that knows the last event again, of which the bytes are the end; empty where it began before them."""
+    lines = tail.replace(b"\r\n", b"\n").replace(b"\r", b"\n").rstrip(b"\n").split(b"\n")
+    data: list[bytes] = []
+    for number, line in enumerate(reversed(lines), 1):
+        field, _, value = line.partition(b":")
+        if not line:
+            break
+        if number == len(lines) and len(tail) >= _TAIL:
+            return ""
+        if field == b"event":
+            return f"event.event == {_shown(value)}"
+        if field == b"data":
+            data.insert(0, value.removeprefix(b" "))
+    return _as_rule(b"\n".join(data))
+
+
+def _as_rule(data: bytes) -> str:
+    return f"event.data == {_shown(data)}" if data and len(data) <= _MARK else ""
+
+
+def _shown(value: bytes) -> str:
+    return repr(value.strip().decode("utf-8", "replace")[:_MARK])
 
 
 def judge_of(kind: Kind, rule: Raw) -> EventJudge | LineJudge:

@@ -15,7 +15,7 @@ import attrs
 from streamguard.core.arguments import one_line
 from streamguard.core.errors import Failure
 
-__all__ = ["Refused", "Report", "Verdict"]
+__all__ = ["Ends", "Refused", "Report", "Verdict"]
 
 logger = logging.getLogger("streamguard")
 
@@ -23,6 +23,8 @@ Verdict = Literal["complete", "failed", "left"]
 
 _MAX_NAMES: Final = 200  # endpoints, and codes, that are counted apart
 _MAX_RECENT: Final = 100  # refused streams that are kept
+_MAX_LAST: Final = 8  # last events of an endpoint that are counted apart
+_MAX_HINTS: Final = 3  # in the line
 _OTHERS: Final = "(others)"
 
 
@@ -37,6 +39,38 @@ class Refused:
     request_id: str | None = None
 
 
+@attrs.define
+class Ends:
+    """What ended the complete streams of an endpoint: a marker that they had to have, by their API or by `end=`; else
+    the application's own end. `last` counts the last events of the latter, each as the rule that knows it again; the
+    rarest give way to new ones."""
+
+    marker: int = 0
+    own: int = 0
+    last: dict[str, int] = attrs.field(factory=dict)
+
+    def add(self, last: str | None) -> None:
+        """One more: by a marker, or by the application's own end behind its `last` event."""
+        if last is None:
+            self.marker += 1
+            return
+        self.own += 1
+        if last not in self.last and len(self.last) >= _MAX_LAST:
+            del self.last[min(self.last, key=self.last.__getitem__)]
+        self.last[last] = self.last.get(last, 0) + 1
+
+    @property
+    def hint(self) -> str:
+        """What to do about streams that stopped where most others had one more event; empty where none did."""
+        event, count = max(self.last.items(), key=lambda pair: pair[1], default=("", 0))
+        if not event or not self.own / 2 < count < self.own:
+            return ""
+        return (
+            f"{count} of {self.own} streams that may end as they like had `{event}` last, and {self.own - count} had "
+            f"not: if that is their end, say end=lambda event: {event}"
+        )
+
+
 @attrs.define(eq=False)
 class Report:
     """Counts of the streams that ended, in one process.
@@ -44,7 +78,8 @@ class Report:
     `complete` ended with proof; `refused` did not; of `left` the reader left before the end, which proves nothing about
     the application. `unjudged` are answers beside them that came in parts, without a length, and are of no kind that is
     judged, plain text say: their end proves nothing. `codes` says why, `endpoints` where (streams, and refused ones, by
-    method and route), `recent` has the last hundred that were refused.
+    method and route), `recent` has the last hundred that were refused. `ends` says, by endpoint, what ended those that
+    a middleware in report mode saw complete.
     """
 
     streams: int = 0
@@ -55,6 +90,7 @@ class Report:
     codes: dict[str, int] = attrs.field(factory=dict)
     endpoints: dict[str, list[int]] = attrs.field(factory=dict)
     recent: deque[Refused] = attrs.field(factory=lambda: deque(maxlen=_MAX_RECENT))
+    ends: dict[str, Ends] = attrs.field(factory=dict)
 
     def add(self, endpoint: str, verdict: Verdict, failure: Failure | None, request_id: str | None = None) -> None:
         """Count one stream."""
@@ -73,6 +109,15 @@ class Report:
             self.codes[code] = self.codes.get(code, 0) + 1
             self.recent.append(Refused(endpoint, verdict, failure.code, failure.message, request_id))
 
+    def ended(self, endpoint: str, last: str | None) -> None:
+        """Of a stream that is counted as complete, what ended it: see `Ends.add`."""
+        self.ends.setdefault(_known(endpoint, self.ends), Ends()).add(last)
+
+    @property
+    def hints(self) -> list[str]:
+        """What to do, by endpoint."""
+        return [f"{endpoint}: {ends.hint}" for endpoint, ends in self.ends.items() if ends.hint]
+
     def as_dict(self) -> dict[str, Any]:
         """The same, as JSON has it."""
         return {
@@ -83,20 +128,21 @@ class Report:
             "unjudged": self.unjudged,
             "codes": dict(self.codes),
             "endpoints": {
-                endpoint: {"streams": streams, "refused": refused}
+                endpoint: {"streams": streams, "refused": refused, **_ended(self.ends.get(endpoint))}
                 for endpoint, (streams, refused) in self.endpoints.items()
             },
             "recent": [attrs.asdict(refused) for refused in self.recent],
         }
 
     def __str__(self) -> str:
-        whole = f"{self.streams} streams: {self.complete} complete, {self.refused} refused, {self.left} left"
+        own = sum(ends.own for ends in self.ends.values())
+        alone = f" ({own} of them by the application's own end alone)" if own else ""
+        whole = f"{self.streams} streams: {self.complete} complete{alone}, {self.refused} refused, {self.left} left"
         if self.unjudged:
             whole += f", {self.unjudged} unjudged"
-        if not self.refused:
-            return whole
-        codes = ", ".join([f"{code} {count}" for code, count in _largest(self.codes)])
-        return f"{whole} ({one_line(codes)})"
+        if self.refused:
+            whole += f" ({', '.join([f'{code} {count}' for code, count in _largest(self.codes)])})"
+        return one_line("; ".join([whole, *self.hints[:_MAX_HINTS]]))
 
     def log(self, refused: Refused) -> None:
         """One line for a stream that would have been refused."""
@@ -108,6 +154,10 @@ class Report:
             one_line(refused.message),
             f" (request {one_line(refused.request_id[:64])})" if refused.request_id else "",
         )
+
+
+def _ended(ends: Ends | None) -> dict[str, Any]:
+    return {} if ends is None else {"by_marker": ends.marker, "by_own_end": ends.own, "hint": ends.hint}
 
 
 def _known(name: str, counted: Mapping[str, Any]) -> str:

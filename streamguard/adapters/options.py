@@ -156,7 +156,8 @@ class AnswerOptions:
         that it names a coding of is in no other."""
         coded = any(name.lower() == "content-encoding" for name, _ in headers)
         token = self.token_flush or isinstance(self.flush, Immediate)
-        return granted(facts, token=token, gzip=self.compress is not None and not coded)
+        gzip = self.compress is not None and not coded
+        return granted(facts, token=token, gzip=gzip, held=self.http10 == "buffer")
 
     def policy(self, keys: Granted) -> FlushPolicy:
         """The flush policy of a stream whose reader was granted `keys`."""

@@ -8,7 +8,7 @@ to this connection until the stream is over, or this connection is.
 from __future__ import annotations
 
 import functools
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Sequence
 from contextlib import aclosing
 from typing import Any, Final
 from urllib.parse import quote
@@ -17,12 +17,13 @@ import attrs
 
 from streamguard.adapters.asgi import Ended, answer_whole, compressed, merged_headers, refuse, request_facts
 from streamguard.adapters.asgi_sink import AsgiSink
+from streamguard.adapters.cors import kept_cors, with_cors
 from streamguard.adapters.first import look_at_first
 from streamguard.adapters.options import AnswerOptions
 from streamguard.adapters.refusals import why_not
 from streamguard.adapters.seal import Receive, Scope, Send
 from streamguard.adapters.shutdown import GOING_AWAY, learn
-from streamguard.adapters.watching import tell_refused, watched
+from streamguard.adapters.watching import asked_of, tell_refused, watched
 from streamguard.app import StreamGuard, own_options
 from streamguard.core.compress import Gzip
 from streamguard.core.credit import Credit
@@ -70,6 +71,7 @@ SILENT: Final = Failure("gone", f"the reader answered none of {MISSED} signs of 
 REUSED: Final = problem(422, "key_reused", "this key was used for another request")
 
 Fingerprint = Callable[[], Awaitable[str]]
+Headers = Iterable[tuple[str, str]]
 
 
 class _Sink(AsgiSink):
@@ -102,11 +104,13 @@ class Reading:
         self.options = options
         self.scope, self.receive, self.send = scope, receive, send
         self.facts = request_facts(scope)
+        self.info: StreamInfo | None = None  # the stream, once it is known to be the asker's
         self._tail: Cursor | None = None  # where the stream stood when a reader came back to it
         if guard.on_sigterm:
             learn(guard.draining)  # where no seal of `install` does, as in plain ASGI
 
     async def refuse(self, refused: Refusal) -> None:
+        refused = with_cors(refused, self.info)
         tell_refused(self.guard.observe, refused, self.facts, self.scope)
         await refuse(refused, self.scope, self.receive, self.send, self.options.timing.linger)
 
@@ -117,41 +121,49 @@ class Reading:
         """
         try:
             state = await self.guard.find(cursor.sid, principal)
-            self._tail = state.tail
+            self.info, self._tail = state.info, state.tail
             if fingerprint is not None and state.info.fingerprint not in (None, await fingerprint()):
                 await self.refuse(REUSED)
                 return
             if cursor.status is not None or (state.sealed and cursor[:4] == state.tail[:4]):
                 await self._had_it_all(cursor, state)
                 return
-            await self.guard.log.read(cursor, limit=1)
+            over = self._sees_none(await self.guard.log.read(cursor, limit=1))
         except LogError as exc:
             # A final status says that the reader has it all, whether the stream is kept or not.
             await self.refuse(why_not(self.facts, cursor, exc) if cursor.status is None else nothing_more())
             return
-        await self.read(state.info, cursor)
+        await (self.refuse(nothing_more()) if over else self.read(state.info, cursor))
 
-    async def begin(self, info: StreamInfo, headers: Iterable[tuple[str, str]] = (), status: int = 200) -> None:
-        """Answer a request that reads a stream from its start."""
-        zero = cursor_zero(info.sid)
+    async def begin(self, info: StreamInfo, headers: Headers | None = None, status: int = 200) -> None:
+        """Answer a request that reads a stream from its start. `headers` are as in `read`."""
+        self.info, zero = info, cursor_zero(info.sid)
         try:
-            await self.guard.log.read(zero, limit=1)
+            over = self._sees_none(await self.guard.log.read(zero, limit=1))
         except LogError as exc:
             await self.refuse(why_not(self.facts, zero, exc))
             return
-        await self.read(info, zero, headers, status)
+        await (self.refuse(nothing_more()) if over else self.read(info, zero, headers, status))
+
+    def _sees_none(self, behind: Sequence[Frame]) -> bool:
+        """Whether the reader can see none of the frames behind its cursor, and would come back for them for ever: an
+        end that is a comment bears no id."""
+        return self.facts.asks_for_ever and bool(behind) and behind[0].bare
 
     async def read(
         self,
         info: StreamInfo,
         cursor: Cursor,
-        headers: Iterable[tuple[str, str]] = (),
+        headers: Headers | None = None,
         status: int = 200,
         *,
         run: Run | None = None,
     ) -> None:
-        """Stream the frames behind `cursor`, to the end of the stream or of this connection. `run` is given by whoever
-        started the stream: a failure before the first item is then raised, where it can still become a status."""
+        """Stream the frames behind `cursor`, to the end of the stream or of this connection. `headers` are the
+        application's, None where it is not asked. `run` is given by whoever started the stream: a failure before the
+        first item is then raised, where it can still become a status."""
+        self.info = info
+        headers = kept_cors(info) if headers is None else headers
         if self.facts.method == "HEAD":
             await self.refuse(Refusal(status, [*self._headers(info, None, [], self._granted(info, headers)), *headers]))
             return
@@ -185,7 +197,7 @@ class Reading:
         send: Send,
         info: StreamInfo,
         cursor: Cursor,
-        headers: Iterable[tuple[str, str]],
+        headers: Headers,
         status: int,
         started: Run | None,
     ) -> Ended:
@@ -213,8 +225,9 @@ class Reading:
         sink.keep(self.options.window, self.options.timing.write)
         run = self.guard.runs.get(cursor.sid)
         if run is not None:
-            producer = run.producer
-            stage.over = lambda: producer.sealed
+            readers, draining = self.guard.readers, self.guard.draining
+            stage.stands = functools.partial(run.stands, lambda: draining.over or readers.others(reader))
+        seen.follows(None if run is None else run.producer.seen, credit=flow is not None)
         leave = self._rotation(stage, run, agreed) if scope else None
         pages = self.guard.pages(cursor, rows=True, leave=leave, flow=flow)
         if started is not None and self.options.timing.peek:  # else the headers have left before the first page
@@ -296,6 +309,7 @@ class Reading:
             timing,
             abort=self.options.abort == "always" or not agreed.negotiated,
             request_id=self.facts.headers.get("x-request-id"),
+            asked=asked_of(self.facts, self.scope),
             on_first=None if started is None or self.options.dialect.name == "raw" else self._look,
             seen=seen,
         )
@@ -333,7 +347,7 @@ class Reading:
             return attrs.evolve(options, compress=None)
         return attrs.evolve(options, compress=Gzip()) if options.compress is None and "compress" in own else options
 
-    def _granted(self, info: StreamInfo, headers: Iterable[tuple[str, str]], flow: Flow | None = None) -> Granted:
+    def _granted(self, info: StreamInfo, headers: Headers, flow: Flow | None = None) -> Granted:
         """What this reader is granted; how text is flushed was settled by the request that started the stream."""
         keys = self._compressing(info).granted(self.facts, headers)
         request = terms(self.facts).request

@@ -73,16 +73,21 @@ _unguarded: Final[WeakKeyDictionary[Any, str]] = WeakKeyDictionary()  # each wit
 _made: Final[WeakSet[Any]] = WeakSet()
 
 
-class UnsealedResponse(RuntimeError):
-    """A BaseHTTPMiddleware outside of every seal would turn an aborted stream into a clean end."""
+_REMEDY: Final = (
+    "Add the line `app.add_middleware(SealMiddleware)` (from streamguard.adapters.asgi) after every other "
+    "add_middleware, so that it is outermost; in a mounted application, to the one that mounts it. With a StreamGuard, "
+    "call `guard.install(app, ...)` after every add_middleware: it adds the seal too."
+)
 
-    def __init__(self) -> None:
+
+class UnsealedResponse(RuntimeError):
+    """A BaseHTTPMiddleware outside of every seal would turn an aborted stream into a clean end. `remedy` is what to do,
+    in a sentence or two."""
+
+    def __init__(self, remedy: str | None = None) -> None:
         super().__init__(
             "a middleware of `@app.middleware('http')` or BaseHTTPMiddleware would end an aborted stream cleanly. "
-            "Add the line `app.add_middleware(SealMiddleware)` (from streamguard.adapters.asgi) after every other "
-            "add_middleware, so that it is outermost; in a mounted application, to the one that mounts it. With a "
-            "StreamGuard, call `guard.install(app, ...)` after every add_middleware: it adds the seal too. "
-            "Or pass unsealed='allow' and rely on the terminal frame alone."
+            f"{remedy or _REMEDY} Or pass unsealed='allow' and rely on the terminal frame alone."
         )
 
 
@@ -92,10 +97,11 @@ class _Seal:
     `looks`: whether the next message is to be looked at, as the first one is, and each one after an abort.
     """
 
-    __slots__ = ("aborted", "exposed", "guarded", "looks", "outer")
+    __slots__ = ("aborted", "exposed", "guarded", "looks", "outer", "remedy")
 
-    def __init__(self, exposed: bool, outer: _Seal | None) -> None:
+    def __init__(self, exposed: bool, outer: _Seal | None, remedy: str | None = None) -> None:
         self.exposed = exposed
+        self.remedy = remedy
         self.outer = outer
         self.aborted = False
         self.guarded = False
@@ -118,6 +124,8 @@ class SealMiddleware:
     is whether that is learned from SIGTERM.
     """
 
+    remedy: str | None = None  # of who is a seal under another name: what to do where it is not outermost
+
     def __init__(self, app: ASGIApp, *, grace: float = GRACE, on_sigterm: bool = True) -> None:
         self.app = app
         self.draining = Draining(grace=grace, on_sigterm=on_sigterm)
@@ -132,7 +140,7 @@ class SealMiddleware:
             return
         scope.setdefault(DRAIN, self.draining.draining)
         outer: _Seal | None = scope.get(_KEY)
-        seal = _Seal(_base_middleware(receive, send) if outer is None else outer.exposed, outer)
+        seal = _Seal(_base_middleware(receive, send) if outer is None else outer.exposed, outer, self.remedy)
         scope[_KEY] = seal
         if outer is None:
             keep_transport(scope, receive, send)
@@ -280,7 +288,10 @@ def ended_by_base() -> bool:
 def require_seal(scope: Scope, receive: Receive, send: Send) -> None:
     """Raise UnsealedResponse where an abort could not reach the reader."""
     if not is_sealed(scope, receive, send):
-        raise UnsealedResponse
+        seal: _Seal | None = scope.get(_KEY)
+        while seal is not None and seal.remedy is None:
+            seal = seal.outer
+        raise UnsealedResponse(None if seal is None else seal.remedy)
 
 
 def is_sealed(scope: Scope, receive: Receive, send: Send) -> bool:

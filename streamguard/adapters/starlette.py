@@ -37,7 +37,7 @@ from typing_extensions import Unpack
 
 from streamguard.adapters.admitting import Place, admitted_request
 from streamguard.adapters.asgi import SealMiddleware, request_facts
-from streamguard.adapters.bodies import body_of, read_body
+from streamguard.adapters.bodies import body_of, read_body, unasked
 from streamguard.adapters.endpoints import Endpoints, RootedSeal, require_path
 from streamguard.adapters.logged import Claim, logged_endpoint, make_claim, with_slot
 from streamguard.adapters.options import AnswerOptions, Options, StreamNames, StreamOptions
@@ -130,7 +130,10 @@ class Guarding:
         return response
 
     async def answered(self, source: Any, called: Called, claim: Claim | None) -> AnswerResponse[Any]:
-        return _dressed(self.response(source, called.request, claim), called.request, called.given)
+        response = self.response(source, called.request, claim)
+        if called.request is not None:
+            response.answer.refused = unasked(called.request, self.options.dialect.name)
+        return _dressed(response, called.request, called.given)
 
     def response(self, source: Any, request: Request | None, claim: Claim | None) -> AnswerResponse[Any]:
         response = GuardedResponse(source, options=self.options)

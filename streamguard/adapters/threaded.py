@@ -29,8 +29,10 @@ from streamguard.adapters.reading import ROOT
 from streamguard.adapters.returned import refuse_plain
 from streamguard.adapters.seal import Message
 from streamguard.adapters.shutdown import DRAIN, learn
-from streamguard.app import Action
+from streamguard.app import Action, Authorize
 from streamguard.app import StreamGuard as BaseGuard
+from streamguard.core.exchange import Refusal
+from streamguard.core.unstreamed import refuse_unstreamed
 from streamguard.runtime.blocking import LOOK
 from streamguard.runtime.configured import principal_of
 from streamguard.runtime.drain import GRACE, Draining
@@ -75,10 +77,15 @@ class Guarding:
                 return source
             refuse_plain(name, source, self.whole)
             answer.give(self.dress(source))
+            answer.refused = self.unasked(environ)
         except BaseException:
             answer.finish()
             raise
         return answer.begin(environ)
+
+    def unasked(self, environ: Environ) -> Refusal | None:
+        """What the body says against a stream; of what an endpoint has read itself, nothing is known."""
+        return refuse_unstreamed(facts_of(environ), self.options.dialect.name, keep_body(environ))
 
 
 class Logging(Guarding):
@@ -112,7 +119,8 @@ class Logging(Guarding):
             except BaseException:
                 _let_go(claim)
                 raise
-        return logged_head(self.guard, environ, request, source, claim=claim, both=self.both)
+        more: Any = {"claim": claim, "refused": self.unasked(environ)}
+        return logged_head(self.guard, environ, request, source, both=self.both, **more)
 
     async def _claim(
         self, environ: Environ, request: Any, body: bytes, gone: Callable[[], bool] | None
@@ -155,12 +163,14 @@ def logged_head(
     *,
     both: tuple[StreamOptions, AnswerOptions],
     claim: Claim | None = None,
+    refused: Refusal | None = None,
     status: int = 200,
     headers: Iterable[tuple[str, str]] = (),
 ) -> Head:
     """The Head of an answer from a guard's log."""
     asked: Any = {"request": request, "body": keep_body(environ), "claim": claim, "options": both}
     answer = LoggedAnswer(guard, source, status=status, headers=headers, **asked)
+    answer.refused = refused
     return bridged(answer, environ, request, guard, both[1])
 
 
@@ -177,9 +187,9 @@ class ThreadGuard(BaseGuard):
 
     threaded: bool = attrs.field(init=False, default=False)  # once they do: a framework may have a loop of its own
 
-    async def principal(self, request: Any, action: Action) -> str | None:
+    async def principal(self, request: Any, action: Action, by: Authorize | None = None) -> str | None:
         # Not on the loop, where it would stop every stream, and where ORMs refuse to work.
-        found = await on_caller(self.authorize, request, action)
+        found = await on_caller(by or self.authorize, request, action)
         return principal_of(await found if inspect.isawaitable(found) else found)
 
     def _endpoints(self, path: str, *, by_id: bool, close_log: bool, **named: Any) -> Endpoints:

@@ -49,7 +49,7 @@ SEES_QUEUES: Final = ioctl is not None
 """Whether this system says what it holds of a connection."""
 _HANGUP: Final[int | None] = getattr(select, "POLLRDHUP", None)  # Linux
 _KEY: Final = "streamguard.transport"
-_PAGE: Final = "how-to: drop-a-reader-that-does-not-read"
+_PAGE: Final = "in streamguard's documentation: how-to/drop-a-reader-that-does-not-read.md"
 
 
 @attrs.frozen
@@ -229,8 +229,7 @@ def say_who_drops(reached: bool) -> None:
     """Once a process and kind of server: what happens to a reader that does not read. No warning, since nothing has
     happened yet, and whether the system was told to drop such readers cannot be seen from here."""
     if reached:
-        told = "readers that take nothing will be dropped after Timing(write=…), on this kind of server (%s)"
-        logger.info(told, _PAGE)
+        logger.info("readers that take nothing for too long will be dropped: this kind of server allows it (%s)", _PAGE)
     else:
         logger.info(
             "readers that take nothing will be dropped by the system, if TCP_USER_TIMEOUT is set: this kind of server "

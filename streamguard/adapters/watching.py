@@ -3,8 +3,9 @@ abort of its answer would reach the reader."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final
 
 from streamguard.adapters.seal import Receive, Scope, Send, is_sealed
 from streamguard.core.exchange import Refusal, RequestFacts
@@ -13,14 +14,28 @@ from streamguard.runtime.seen import UNSEEN, Unseen, labels_of, seen_by
 from streamguard.runtime.sink import Stage
 from streamguard.runtime.timing import Timing
 
-__all__ = ["hop_of", "request_labels", "tell_refused", "watched"]
+__all__ = ["asked_of", "hop_of", "request_labels", "tell_refused", "watched"]
+
+_LONGEST: Final = 200  # characters of a path that are logged
+_SID: Final = re.compile(r"(?<=/)[A-Za-z0-9_-]{22}(?![^/])")  # a segment of a path that is as long as one
 
 
 def request_labels(facts: RequestFacts, scope: Mapping[str, Any]) -> RequestLabels:
     """What a request is called. The route is told where the framework tells it as the application wrote it: an address
     may hold names."""
+    return labels_of(facts.headers, _route(scope))
+
+
+def asked_of(facts: RequestFacts, scope: Mapping[str, Any]) -> str:
+    """What was asked for, for the log of the process: the method, and the route where the framework tells it, else the
+    path. Without the query, which may hold anything, and without a stream's id, which grants access to it."""
+    path = _route(scope) or facts.path[:_LONGEST]
+    return f"{facts.method} {_SID.sub('…', path)}"
+
+
+def _route(scope: Mapping[str, Any]) -> str | None:
     route = getattr(scope.get("route"), "path", None)
-    return labels_of(facts.headers, route if isinstance(route, str) else None)
+    return route if isinstance(route, str) else None
 
 
 def hop_of(facts: RequestFacts, scope: Scope, receive: Receive, send: Send) -> str | None:

@@ -43,6 +43,13 @@ export class Cursor {
   toString(): string;
 }
 
+/** What is more than text: a tool call, a result, reasoning, a refusal, an image, or another that a provider has. */
+export interface Block {
+  /** `tool_call` is one whose `arguments` are a JSON object; one whose are not is an `invalid_tool_call`. */
+  readonly type: string;
+  readonly [field: string]: any;
+}
+
 /** One frame as it is handed out. */
 export class AnswerFrame {
   /** Its number; 0 where there are no cursors. */
@@ -57,6 +64,8 @@ export class AnswerFrame {
   readonly item: Record<string, any> | null;
   /** The text of every choice, where a provider's event has several. */
   readonly texts: Record<number, string> | null;
+  /** The blocks that it makes whole. */
+  readonly blocks: readonly Block[];
 }
 
 /** What was read, and what is known about it. `String(receipt)` says it in a line. */
@@ -233,6 +242,8 @@ export class Answer implements AsyncIterable<string> {
   text(): AsyncIterableIterator<string>;
   /** Every frame. */
   frames(): AsyncIterableIterator<AnswerFrame>;
+  /** The blocks between the text, which goes to `received`: each when it is whole, of however many pieces. */
+  blocks(): AsyncIterableIterator<Block>;
   [Symbol.asyncIterator](): AsyncIterableIterator<string>;
   /** The whole text, what was iterated before included. */
   read(): Promise<string>;

@@ -657,10 +657,324 @@ const CONTENT_TYPES = {
   "application/vnd.streamguard.v1": "binary",
 };
 
+// ---- blocks: what is more than text, handed out when it is whole ------------------------------------------------
+//
+// A block is {type, …fields}. Chat chunks say when a choice ends, and nothing of when a call does; its pieces are told
+// apart by index and id, in any order. Anthropic's events open and close each block, those of Responses repeat it whole.
+// Servers depart from that, and none of it may lose a call or make one of two: several whole calls under one index, an
+// id in every piece, a name in pieces or in every piece.
+
+const MAX_HELD = 16 * 1024 * 1024; // characters of one block that is not whole yet; no writer makes a larger one
+const MAX_CHOICES = 1024; // and blocks that wait for their end: what is kept for each is looked through at each event
+const CUT_REASONS = new Set(["length", "content_filter", "abort", "error"]); // that end a choice wherever it is
+const NO_BLOCKS = Object.freeze([]);
+
+/** What grows by pieces, within a bound. */
+class Pieces {
+  text = "";
+
+  constructor(first = "") {
+    this.add(first);
+  }
+
+  add(piece) {
+    this.text += piece;
+    if (this.text.length > MAX_HELD) throw new RangeError(`a block has more than ${MAX_HELD} characters`);
+  }
+}
+
+/** The arguments of a call: whether they are whole is asked at many pieces, and each is looked at once. */
+class Arguments extends Pieces {
+  #depth = 0;
+  #quoted = false;
+  #escaped = false;
+  #began = false;
+  #known = null; // the answer for what came so far
+
+  add(piece) {
+    super.add(piece);
+    if (/\S/.test(piece)) this.#known = this.#known === null ? null : false; // nothing may follow an object
+    for (let at = 0; at < piece.length; at += 1) {
+      const character = piece[at];
+      if (this.#escaped) this.#escaped = false;
+      else if (this.#quoted) {
+        if (character === "\\") this.#escaped = true;
+        else if (character === '"') this.#quoted = false;
+      } else if (character === '"') this.#quoted = true;
+      else if (character === "{") {
+        this.#depth += 1;
+        this.#began = true;
+      } else if (character === "}") this.#depth -= 1;
+    }
+  }
+
+  /** Whether they are a JSON object. Its braces are even at its end only, so that they are parsed once. */
+  get whole() {
+    if (this.#began && this.#depth === 0) this.#known ??= isObject(parsed(this.text));
+    return this.#known === true;
+  }
+}
+
+const requireRoom = (size, what) => {
+  if (size >= MAX_CHOICES) throw new RangeError(`more than ${MAX_CHOICES} ${what} at once`);
+};
+const jsonText = (value) => (typeof value === "string" ? value : JSON.stringify(value ?? null));
+const without = (fields) => Object.fromEntries(Object.entries(fields).filter(([key]) => key !== "type"));
+
+/** The same JSON, in whatever order. */
+function equal(a, b) {
+  if (typeof a !== "object" || typeof b !== "object" || a === null || b === null) return a === b;
+  const keys = Object.keys(a);
+  return Array.isArray(a) === Array.isArray(b) && keys.length === Object.keys(b).length &&
+    keys.every((key) => Object.hasOwn(b, key) && equal(a[key], b[key]));
+}
+
+/** A call as it is handed out. A part of a JSON object is never one, so arguments that are one are whole. `cut`: its
+ * choice ended for another reason than to call it; then no arguments at all are a part, else an object without members. */
+function callRead(id, name, told, { cut = false, choice = 0 } = {}) {
+  const text = cut ? told : told || "{}";
+  const type = isObject(parsed(text)) ? "tool_call" : "invalid_tool_call";
+  return { type, id, name, arguments: text, ...(choice && { choice }) };
+}
+
+/** A block that came whole: its arguments may be cut off all the same, by the model's own limit. */
+function asCall(item) {
+  if (item.type !== "tool_call") return item;
+  const told = says(item.arguments) ? item.arguments : "{}";
+  const isWhole = isObject(typeof told === "string" ? parsed(told) : told);
+  return { ...item, type: isWhole ? "tool_call" : "invalid_tool_call", arguments: told };
+}
+
+/** What of one choice of a chat is not whole yet. */
+class Choice {
+  #index;
+  #calls = [];
+  #held = { reasoning: new Pieces(), refusal: new Pieces() };
+
+  constructor(index) {
+    this.#index = index;
+  }
+
+  take(delta) {
+    this.#held.reasoning.add(asText(says(delta.reasoning) ? delta.reasoning : delta.reasoning_content));
+    this.#held.refusal.add(asText(delta.refusal));
+    const pieces = delta.tool_calls;
+    if (Array.isArray(pieces)) for (const piece of pieces) this.#call(asObject(piece));
+    return says(pieces) || says(delta.content) ? this.#over("reasoning") : NO_BLOCKS;
+  }
+
+  ended(reason) {
+    const cut = CUT_REASONS.has(reason);
+    const calls = this.#calls.splice(0);
+    const made = calls.map(({ id, name, told }) => callRead(id, name.text, told.text, { cut, choice: this.#index }));
+    return [...this.#over("reasoning"), ...this.#over("refusal"), ...made];
+  }
+
+  #over(type) {
+    const { text } = this.#held[type];
+    if (!text) return NO_BLOCKS;
+    this.#held[type] = new Pieces();
+    return [{ type, text, ...(this.#index && { choice: this.#index }) }];
+  }
+
+  #call(piece) {
+    const named = asObject(piece.function);
+    const call = this.#callOf(piece, named);
+    const name = asText(named.name);
+    // A name comes in pieces, or anew with every piece.
+    if (name !== call.name.text || !(call.told.text || says(piece.id))) call.name.add(name);
+    call.told.add(asText(named.arguments));
+  }
+
+  /** The call that a piece goes on with, or a new one. */
+  #callOf(piece, named) {
+    const [index, id] = [piece.index ?? null, asText(piece.id)];
+    let last = null;
+    for (const call of this.#calls) {
+      if (index !== null && !equal(call.index, index)) continue;
+      if (id && call.id === id) return call;
+      last = call;
+    }
+    // A name where a whole call stands begins another: some servers give all of them one index, and no ids.
+    if (last && !(id && last.id) && !(says(named.name) && last.told.whole)) {
+      last.id ||= id;
+      return last;
+    }
+    requireRoom(this.#calls.length, "tool calls");
+    const call = { index, id, name: new Pieces(), told: new Arguments() };
+    this.#calls.push(call);
+    return call;
+  }
+}
+
+function reasoningOf(item) {
+  for (const parts of [item.content, item.summary]) {
+    if (Array.isArray(parts) && parts.length) return parts.map((part) => asText(asObject(part).text)).join("");
+  }
+  return "";
+}
+
+/** The blocks that the events of any provider make whole. */
+class ProviderBlocks {
+  #choices = new Map();
+  #open = new Map(); // Anthropic's: of each its start, pieces, signature
+
+  take(payload) {
+    if (Array.isArray(payload.choices)) return payload.choices.flatMap((choice) => this.#chat(asObject(choice)));
+    const kind = asText(payload.type);
+    return kind.startsWith("content_block_") ? this.#anthropic(kind, payload) : this.#responses(kind, payload);
+  }
+
+  #chat({ index, delta, finish_reason: reason }) {
+    if (!says(asObject(delta)) && !says(reason)) return NO_BLOCKS;
+    const number = Number.isInteger(index) ? index : 0;
+    if (!this.#choices.has(number)) {
+      requireRoom(this.#choices.size, "choices");
+      this.#choices.set(number, new Choice(number));
+    }
+    const choice = this.#choices.get(number);
+    const blocks = choice.take(asObject(delta));
+    return says(reason) ? [...blocks, ...choice.ended(String(reason))] : blocks;
+  }
+
+  #anthropic(kind, { index, content_block: block, delta }) {
+    const open = this.#open.get(index);
+    if (kind === "content_block_start") {
+      const start = asObject(block);
+      if (start.type === "text") return NO_BLOCKS;
+      requireRoom(this.#open.size, "content blocks");
+      this.#open.set(index, { start, pieces: new Pieces(asText(start.thinking)), signature: new Pieces() });
+    } else if (open && kind === "content_block_delta") {
+      const piece = asObject(delta);
+      open.pieces.add(asText(piece.partial_json) || asText(piece.thinking));
+      open.signature.add(asText(piece.signature));
+    } else if (open && kind === "content_block_stop") {
+      this.#open.delete(index);
+      return [this.#content(open.start, open.pieces.text, open.signature.text)];
+    }
+    return NO_BLOCKS;
+  }
+
+  #content(start, pieces, signature) {
+    if (start.type === "tool_use") {
+      // Some give the input whole at the start.
+      return callRead(asText(start.id), asText(start.name), pieces || jsonText(says(start.input) ? start.input : ""));
+    }
+    if (start.type === "thinking") {
+      const signed = signature || asText(start.signature);
+      return { type: "reasoning", text: pieces, ...(signed && { signature: signed }) };
+    }
+    return { type: String(start.type ?? null), ...without(start), ...(pieces && { arguments: pieces }) };
+  }
+
+  #responses(kind, payload) {
+    if (kind === "response.refusal.done") return [{ type: "refusal", text: asText(payload.refusal) }];
+    if (kind !== "response.output_item.done") return NO_BLOCKS;
+    const item = asObject(payload.item);
+    if (item.type === "message") return NO_BLOCKS; // its text was handed out, and so was its refusal
+    if (item.type === "function_call") {
+      const id = asText(says(item.call_id) ? item.call_id : item.id);
+      return [callRead(id, asText(item.name), asText(item.arguments))];
+    }
+    if (item.type === "reasoning") return [{ type: "reasoning", text: reasoningOf(item) }];
+    if (item.type === "image_generation_call") return [{ type: "image", data: item.result ?? null }];
+    return [{ type: String(item.type ?? null), ...without(item) }];
+  }
+}
+
+/** Pieces by the name of what they are of; `take` ends one. */
+class Held {
+  #held = new Map();
+
+  add(key, piece) {
+    if (!this.#held.has(key)) this.#held.set(key, new Pieces());
+    this.#held.get(key).add(piece);
+  }
+
+  take(key) {
+    const text = this.#held.get(key)?.text ?? "";
+    this.#held.delete(key);
+    return text;
+  }
+}
+
+/** Those of the AI SDK's chunks. */
+class UiBlocks {
+  #input = new Held();
+  #thoughts = new Held();
+
+  take(chunk) {
+    const [kind, id, key] = [asText(chunk.type), asText(chunk.toolCallId), chunk.id ?? null];
+    if (kind === "tool-input-delta") this.#input.add(id, asText(chunk.inputTextDelta));
+    else if (kind === "tool-input-available" || kind === "tool-input-error") return [this.#call(kind, id, chunk)];
+    else if (kind === "tool-output-available") return [{ type: "tool_result", id, content: chunk.output ?? null }];
+    else if (kind === "tool-output-error") {
+      return [{ type: "tool_result", id, content: asText(chunk.errorText), is_error: true }];
+    } else if (kind === "reasoning-delta") this.#thoughts.add(key, asText(chunk.delta));
+    else if (kind === "reasoning-end") return [{ type: "reasoning", text: this.#thoughts.take(key) }];
+    else if (kind === "file") {
+      const media = asText(chunk.mediaType);
+      const type = media.startsWith("image/") ? "image" : "file";
+      return [{ type, url: asText(chunk.url), media_type: media }];
+    } else if (kind.startsWith("data-")) {
+      const { data = null } = chunk;
+      return [{ type: kind.slice("data-".length), ...(isObject(data) ? without(data) : { data }) }];
+    }
+    return NO_BLOCKS;
+  }
+
+  /** A call whose input is there: as its pieces had it, if they say the same. */
+  #call(kind, id, { toolName, input = null }) {
+    const call = callRead(id, asText(toolName), this.#input.take(id) || jsonText(input));
+    if (kind === "tool-input-error") return { ...call, type: "invalid_tool_call" };
+    if (call.type === "tool_call" && equal(parsed(call.arguments), input)) return call;
+    return callRead(id, call.name, JSON.stringify(input));
+  }
+}
+
+/** Those of AG-UI's events. */
+class AgUiBlocks {
+  #calls = new Map();
+  #thoughts = new Held();
+  #chunked = ""; // the call whose chunks come
+
+  take(event) {
+    const [kind, id] = [asText(event.type), asText(event.toolCallId)];
+    const open = this.#calls.get(id);
+    if (kind === "TOOL_CALL_CHUNK") return this.#chunk(id || this.#chunked, event);
+    if (kind === "TOOL_CALL_START") {
+      this.#calls.set(id, { name: asText(event.toolCallName), told: new Arguments() });
+    } else if (kind === "TOOL_CALL_ARGS" && open) open.told.add(asText(event.delta));
+    else if (kind === "TOOL_CALL_END" && open) {
+      this.#calls.delete(id);
+      return [callRead(id, open.name, open.told.text)];
+    } else if (kind === "TOOL_CALL_RESULT") return [{ type: "tool_result", id, content: event.content ?? null }];
+    else if (kind === "REASONING_MESSAGE_CONTENT") this.#thoughts.add(asText(event.messageId), asText(event.delta));
+    else if (kind === "REASONING_MESSAGE_END") {
+      return [{ type: "reasoning", text: this.#thoughts.take(asText(event.messageId)) }];
+    } else if (kind === "CUSTOM") {
+      const { name, value = null } = event;
+      return [{ type: asText(name), ...(isObject(value) ? without(value) : { value }) }];
+    }
+    return NO_BLOCKS;
+  }
+
+  /** A piece of a call that nothing ends: it is whole when its arguments are. */
+  #chunk(id, event) {
+    this.#chunked = id;
+    if (!this.#calls.has(id)) this.#calls.set(id, { name: asText(event.toolCallName), told: new Arguments() });
+    const { name, told } = this.#calls.get(id);
+    told.add(asText(event.delta));
+    if (!told.whole) return NO_BLOCKS;
+    this.#calls.delete(id);
+    return [callRead(id, name, told.text)];
+  }
+}
+
 // ---- dialects: what a frame's data says -----------------------------------------------------------------------
 //
-// `read(name, data)` gives text, or {item, text, texts} for what is more than text of choice 0, or null for what is not
-// handed out; it throws for data that is not the dialect's. `proof` and `judge` are asked where there are no cursors.
+// `read(name, data)` gives text, or {item, text, texts, blocks} for what is more than text of choice 0, or null for what
+// is not handed out; it throws for data that is not the dialect's. `proof` and `judge` are asked where there are no cursors.
 
 const failure = (code, message, retryable = false, resumable = false) => ({
   code: String(code), message: String(message), retryable: Boolean(retryable), resumable: Boolean(resumable),
@@ -688,7 +1002,7 @@ class NativeReader extends Spoken {
     if (name !== "block") return null;
     const item = JSON.parse(data);
     if (!isObject(item) || typeof item.type !== "string") throw new TypeError("a block without a type");
-    return { item, text: "" };
+    return { item, text: "", blocks: [asCall(item)] };
   }
 
   proof() {
@@ -720,6 +1034,7 @@ class ProviderReader extends Spoken {
   #ended = false; // the marker was seen, and nothing after it
   #overrun = false;
   #response = {};
+  #blocks = new ProviderBlocks();
 
   constructor({ profile = "openai", end = "provider" } = {}) {
     super();
@@ -752,7 +1067,9 @@ class ProviderReader extends Spoken {
       this.#fail(error);
       return { item: payload, text: "" };
     }
-    return this.#observe(payload);
+    const reading = this.#observe(payload);
+    reading.blocks = this.#blocks.take(payload);
+    return reading;
   }
 
   #observe(payload) {
@@ -793,6 +1110,11 @@ class ProviderReader extends Spoken {
       if (!isObject(choice)) continue;
       this.#sure ||= "finish_reason" in choice || isObject(choice.delta);
       const index = Number.isInteger(choice.index) ? choice.index : 0;
+      if (!this.#begun.has(index) && this.#begun.size >= MAX_CHOICES) {
+        // Else they are a stranger's, and mean something else.
+        if (this.#sure) this.#fail({ code: "upstream_format", message: `more than ${MAX_CHOICES} choices came` });
+        break;
+      }
       this.#begun.add(index);
       const holder = asObject(chat ? choice.delta : choice);
       const text = asText(chat ? holder.content : holder.text);
@@ -884,6 +1206,7 @@ class ProviderReader extends Spoken {
 }
 
 class UiReader extends Spoken {
+  #blocks = new UiBlocks();
   #finished = false;
   #done = false;
   #overrun = false;
@@ -905,7 +1228,8 @@ class UiReader extends Spoken {
       const reason = asText(chunk.finishReason).replaceAll("-", "_");
       if (reason) this.reasons.set(0, reason);
     }
-    return { item: says(chunk) ? chunk : null, text: chunk.type === "text-delta" ? asText(chunk.delta) : "" };
+    const text = chunk.type === "text-delta" ? asText(chunk.delta) : "";
+    return { item: says(chunk) ? chunk : null, text, blocks: this.#blocks.take(chunk) };
   }
 
   proof() {
@@ -923,6 +1247,7 @@ class UiReader extends Spoken {
 const RUN_TOKENS = { inputTokens: "input_tokens", outputTokens: "output_tokens", totalTokens: "total_tokens" };
 
 class AgUiReader extends Spoken {
+  #blocks = new AgUiBlocks();
   #done = false;
   #overrun = false;
 
@@ -941,7 +1266,8 @@ class AgUiReader extends Spoken {
       const found = told && Object.keys(RUN_TOKENS).filter((key) => key in told).map((key) => [RUN_TOKENS[key], told[key]]);
       if (found) this.usage = Object.fromEntries(found);
     }
-    return { item: says(event) ? event : null, text: isText ? asText(event.delta) : "" };
+    const text = isText ? asText(event.delta) : "";
+    return { item: says(event) ? event : null, text, blocks: this.#blocks.take(event) };
   }
 
   proof() {
@@ -985,13 +1311,14 @@ const STATES = {
 
 /** One frame as it is handed out. `seq` is 0 where there are no cursors. */
 export class AnswerFrame {
-  constructor(seq, name, raw, { text, item = null, texts = null }) {
+  constructor(seq, name, raw, { text, item = null, texts = null, blocks = NO_BLOCKS }) {
     this.seq = seq;
     this.name = name;
     this.raw = raw;
     this.text = text;
     this.item = item;
     this.texts = texts;
+    this.blocks = blocks;
   }
 
   get data() {
@@ -1698,6 +2025,22 @@ export class Answer {
   /** Every frame, with its `item`: a block of `native`, or a provider's event. */
   frames() {
     return this.#each((frame) => frame);
+  }
+
+  /** The blocks between the text, which goes to `received`: each when it is whole. */
+  blocks() {
+    const each = this.#each((frame) => (frame.blocks.length ? frame.blocks : null));
+    const { next } = each;
+    const found = [];
+    each.next = async () => {
+      if (!found.length) {
+        const { done, value } = await next();
+        if (done) return { done, value };
+        found.push(...value);
+      }
+      return { done: false, value: found.shift() };
+    };
+    return each;
   }
 
   [Symbol.asyncIterator]() {

@@ -52,6 +52,16 @@ def _abort_lost(evidence: Evidence) -> str | None:
     return None
 
 
+def _http10(evidence: Evidence) -> str | None:
+    """Some servers send chunks even so, and what asked reads them: where an abort was seen to arrive, it does."""
+    if evidence.abort_came or not any(run.http10 for run in evidence.streams):
+        return None
+    return (
+        "the server was asked by HTTP/1.0, by a layer in front of it: that has no form in which a cut body shows, so "
+        "that an answer that fails may look whole here"
+    )
+
+
 def _differing(evidence: Evidence) -> str | None:
     texts = sorted({run.text for run in evidence.streams if run.text and not run.left}, key=len)
     for index, text in enumerate(texts):
@@ -146,6 +156,7 @@ def _http1(evidence: Evidence) -> str | None:
 BESIDE: Final[Sequence[Fault[Evidence]]] = (
     Fault("refused", _refused, "the server's log, and its limits", PAGES["limits"]),
     Fault("abort_lost", _abort_lost, settings.abort, settings.abort_page),
+    Fault("http10", _http10, settings.http10, settings.abort_page, unless=("abort_lost",)),
     Fault("tail_lost", _differing, settings.TAIL, PAGES["convert"]),
     Fault(
         "blocking", _blocking,
@@ -159,10 +170,10 @@ BESIDE: Final[Sequence[Fault[Evidence]]] = (
     Fault("unframed", _unframed, "HTTP/1.1 towards the client", PAGES["proxy"], "warning"),
     Fault("silence", _silent, "heartbeats; a guarded stream has them (Timing.heartbeat)", PAGES["proxy"], "warning"),
     Fault("cut_behind", _cut_behind, "the server's log says what closed the connection", PAGES["proxy"], "warning"),
-    Fault("unguarded", _unguarded, f"@guarded on the endpoint, {settings.PROXY}", PAGES["first"], "note"),
+    Fault("unguarded", _unguarded, settings.guard, PAGES["first"], "note"),
     Fault("end_unseen", _end_unseen, "a longer --max-time", PAGES["check"], "note", ("failed",)),
     Fault("too_short", _too_short, "", PAGES["check"], "note"),
-    Fault("abort_unseen", _untried, "", PAGES["check"], "note", ("abort_lost",)),
+    Fault("abort_unseen", _untried, "", PAGES["check"], "note", ("abort_lost", "http10")),
     Fault("leave_unseen", _unseen, "--gauge URL#NAME", PAGES["check"], "note"),
     Fault("http1_only", _http1, 'pip install "streamguard-io[check]"', PAGES["check"], "note"),
 )  # fmt: skip

@@ -11,6 +11,7 @@ of the dialects' readers. Where the stream is guarded it is verified too, whatev
 
 from __future__ import annotations
 
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import Any, Final
@@ -45,6 +46,7 @@ _AG_UI_FIRST: Final = ("RUN_", "TEXT_MESSAGE_", "STEP_", "TOOL_CALL_", "REASONIN
 # How streams of nobody's API say that they are over: the event's name, its JSON's `type`, or a member that is true.
 _LAST: Final = frozenset({"done", "end", "complete", "completed", "finish", "finished", "stop", "close"})
 _TEXTS: Final = ("response", "text", "token", "content", "delta", "output")
+_WORDS: Final = re.compile(r"\S+\s*|\s+")
 _MAX_LINE: Final = 16 * 1024 * 1024
 
 
@@ -282,7 +284,11 @@ class _Text(StreamBody):
         self.api = "text" if wire == "plain" else "streamguard, binary"
 
     def _feed(self, data: bytes) -> News:
-        return News([data.decode("utf-8", "replace")])
+        text = data.decode("utf-8", "replace")
+        if self.api != "text":
+            return News([text])
+        # Nothing in it tells its tokens apart. Taken for one, a whole answer that a layer held back would show nothing.
+        return News(_WORDS.findall(text))
 
     def _end(self) -> End:
         return End(self.api, known=False)

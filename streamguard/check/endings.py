@@ -100,13 +100,22 @@ def _tail_lost(run: Observation) -> str | None:
     if end is None or not run.clean or not _unended(run):
         return None
     if end.torn:
-        return "the last bytes are the beginning of an event whose rest never came; the connection ended cleanly"
+        return (
+            "the last bytes are the beginning of an event whose rest never came; the connection ended cleanly"
+            f"{_undone_by_nginx(run)}"
+        )
     if end.known and not end.finished:
         return (
             f"the answer stops in the middle ({end.api}: no finish reason and no end marker), and the connection "
-            "ended cleanly, so it looks whole"
+            f"ended cleanly, so it looks whole{_undone_by_nginx(run)}"
         )
     return None
+
+
+def _undone_by_nginx(run: Observation) -> str:
+    if not run.nginx or run.guarded:
+        return ""
+    return ": its tail was held and never sent, or the server broke off, and nginx made that a clean end"
 
 
 def _no_reason(run: Observation) -> str | None:
@@ -146,7 +155,7 @@ ENDINGS: Final[Sequence[Fault[Observation]]] = (
     Fault("stalled", _stalled, "the server; Timing(stall=…) on a guarded stream ends one that hangs", PAGES["stall"]),
     Fault("cut", _cut, "the server's log; a limit on whole answers on the way (Envoy: timeout: 0s)", PAGES["proxy"]),
     Fault("abort_lost", _undone, settings.abort, settings.abort_page),
-    Fault("tail_lost", _tail_lost, settings.TAIL, PAGES["convert"]),
+    Fault("tail_lost", _tail_lost, settings.tail, settings.tail_page),
     Fault("done_without_reason", _no_reason, settings.DONE, PAGES["upstream"]),
     Fault("missing_terminal", _no_terminal, settings.terminal, PAGES["convert"]),
 )  # fmt: skip

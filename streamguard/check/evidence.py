@@ -17,6 +17,7 @@ _TIMES: Final = 5.0  # and longer than this many times what it takes when nothin
 _LUMP: Final = 8.0  # tokens at once, on average, that no model makes
 _ENOUGH: Final = 16  # tokens from which on it can be told how they come
 _LONG: Final = 0.4  # seconds that the answer must take for that
+_AT_ONCE: Final = WAIT / 3  # seconds within which what comes is no stream
 
 
 @attrs.define
@@ -96,12 +97,15 @@ class Evidence:
         return any(run.version == "HTTP/2" for run in self.runs)
 
     @property
-    def front(self) -> str:
-        """What says that it answered: the program of the last hop, in lower case, where it tells."""
-        for run in self.runs:
-            if server := run.headers.get("server", ""):
-                return server.partition("/")[0].strip().lower()
-        return ""
+    def nginx(self) -> bool:
+        """Whether nginx is known to stand in between."""
+        return any(run.nginx for run in self.runs)
+
+    @property
+    def abort_came(self) -> bool:
+        """Whether a guarded stream that failed was seen to break off."""
+        test = self.selftest
+        return test is not None and test.streamed and not (test.clean or test.left or test.silent)
 
     @property
     def blocked(self) -> bool:
@@ -114,14 +118,15 @@ def lumps(run: Observation) -> str | None:
     bursts, count, end = run.bursts, len(run.arrivals), run.ended
     if not enough(run) or count / len(bursts) < _LUMP or end is None:
         return None
-    if len(bursts) == 1:
-        first = run.first_token or 0.0
+    first = run.first_token or 0.0
+    if run.arrivals[-1] - first <= _AT_ONCE:  # a hop that held them passes on what it has in one piece, or in a few
         if first < WAIT:
             return None
         head = run.head or 0.0
         alone = f", though the headers had come after {head:.2f} s" if first - head >= WAIT else ""
-        return f"all {count} tokens came in one piece after {first:.2f} s{alone}"
-    pauses = [gap for gap in run.gaps if gap > WAIT / 3]
+        pieces = "one piece" if len(bursts) == 1 else f"{len(bursts)} pieces, all of them"
+        return f"all {count} tokens came in {pieces} after {first:.2f} s{alone}"
+    pauses = [gap for gap in run.gaps if gap > _AT_ONCE]
     if not pauses:
         return None
     return f"{count} tokens came in {len(bursts)} lumps, {median(pauses):.2f} s apart"

@@ -23,6 +23,7 @@ _MAX_TEXT: Final = 1 << 20
 _MAX_SAID: Final = 2000
 _EVENTS: Final = (b"data:", b"event:", b"id:", b":")
 _OK: Final = range(200, 204)
+_NGINX: Final = ("nginx", "openresty")
 
 
 @attrs.define(eq=False)
@@ -147,6 +148,18 @@ class Observation:
         """The address of the stream's own endpoints, where it names one."""
         promise = parse_answer(self.headers.get("streamguard"))
         return None if promise is None else promise.resume
+
+    @property
+    def http10(self) -> bool:
+        """Whether the server says that it was asked by HTTP/1.0: by a hop in between, for nobody does so here."""
+        promise = parse_answer(self.headers.get("streamguard"))
+        return promise is not None and promise.http10
+
+    @property
+    def nginx(self) -> bool:
+        """Whether the answer's head names nginx, or what is made of it, among those that it came by."""
+        named = " ".join(self.headers.get(name, "") for name in ("server", "via")).lower()
+        return any(name in named for name in _NGINX)
 
     @property
     def sid(self) -> str | None:

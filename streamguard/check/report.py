@@ -25,6 +25,7 @@ __all__ = ["as_json", "live", "outcome", "print_report"]
 
 _SAID: Final = 500  # characters of an answer that is no stream
 _BAR: Final = 30  # characters of a histogram's longest row
+_TITLE: Final = "time between tokens"
 _COLOUR: Final = {"fault": "bold red", "warning": "yellow", "note": "dim"}
 _SHOWN_HEADERS: Final = (
     "server", "via", "content-type", "content-encoding", "transfer-encoding", "connection", "cache-control",
@@ -102,10 +103,7 @@ def print_report(evidence: Evidence, findings: Sequence[Finding], console: Conso
     request = evidence.request
     console.print(f"{request.method} {request.url}", markup=False, highlight=False, soft_wrap=True)
     if evidence.streams:
-        console.print(_table(evidence))
-        gaps = [gap for run in evidence.streams for gap in run.gaps]
-        if gaps:
-            console.print(_histogram(gaps))
+        _print_figures(evidence, console)
     for finding in findings:
         _print_finding(finding, console)
     if outcome(evidence, findings) == "no stream":
@@ -121,23 +119,51 @@ def print_report(evidence: Evidence, findings: Sequence[Finding], console: Conso
     console.print("\n" + (good if not count else f"[bold red]{count} fault{'s' * (count > 1)}.[/bold red]"))
 
 
+def _print_figures(evidence: Evidence, console: Console) -> None:
+    """As tables on a terminal; else line by line as they are, for grep finds no half of a field."""
+    figures = _figures_of(evidence)
+    gaps = [gap for run in evidence.streams for gap in run.gaps]
+    if console.is_terminal:
+        console.print(_table(figures))
+        if gaps:
+            console.print(_histogram(gaps))
+        return
+    width = max(len(name) for name, _ in figures)
+    lines = [f"{name:<{width}}  {value}" for name, value in figures]
+    if gaps:
+        rows = [(_TITLE, "", ""), *_bars(gaps)]
+        width = max(len(name) for name, _, _ in rows)
+        lines += [f"{name:>{width}} {bar:<{_BAR}} {count}" for name, bar, count in rows]
+    for line in lines:
+        console.print(line.rstrip(), markup=False, highlight=False, soft_wrap=True)
+
+
 def _print_finding(finding: Finding, console: Console) -> None:
     colour = _COLOUR[finding.severity]
     console.print(f"\n[{colour}]{finding.severity}: {finding.code}[/{colour}]", highlight=False)
-    for label, text in (("", finding.words), ("change: ", finding.setting), ("see: ", finding.page)):
+    page = f"{finding.page.removeprefix('docs/')}, in streamguard's documentation" if finding.page else ""
+    for label, text in (("", finding.words), ("change: ", finding.setting), ("see: ", page)):
         if text:  # as it is: a setting is not cut to a column, and "[check]" is no markup
             console.print(f"  {label}{text}", markup=False, highlight=False, soft_wrap=True)
 
 
-def _table(evidence: Evidence) -> Table:
-    runs = evidence.streams
-    first, last = runs[0], runs[-1]
+def _table(figures: Sequence[tuple[str, str]]) -> Table:
     table = Table.grid(padding=(0, 2))
     table.add_column(style="dim")
     table.add_column(overflow="fold")
+    for name, value in figures:
+        table.add_row(name, escape(value))
+    return table
+
+
+def _figures_of(evidence: Evidence) -> list[tuple[str, str]]:
+    """The name of each figure and what it is, in one line."""
+    runs = evidence.streams
+    first, last = runs[0], runs[-1]
+    rows: list[tuple[str, str]] = []
 
     def row(name: str, value: str) -> None:
-        table.add_row(name, escape(one_line(value)))
+        rows.append((name, one_line(value)))
 
     row("answer", f"{first.status}, {first.version}, {first.api}" + (", guarded" if first.guarded else ""))
     row("headers", "; ".join(f"{name}: {first.headers[name]}" for name in _SHOWN_HEADERS[:-1] if name in first.headers))
@@ -155,7 +181,7 @@ def _table(evidence: Evidence) -> Table:
     row("a cut answer is", _abort(evidence))
     if evidence.leave is not None and evidence.leave.told:
         row("a reader that leaves", _leave(evidence))
-    return table
+    return rows
 
 
 def _end(run: Observation) -> str:
@@ -201,13 +227,21 @@ def _histogram(gaps: Sequence[float]) -> Table:
     table.add_column(justify="right", style="dim")
     table.add_column()
     table.add_column(justify="right")
+    table.add_row(_TITLE, "", "")
+    for row in _bars(gaps):
+        table.add_row(*row)
+    return table
+
+
+def _bars(gaps: Sequence[float]) -> list[tuple[str, str, str]]:
+    """The rows of a histogram: up to which time, a bar, how many."""
     counts = histogram(gaps)
     names = [f"up to {bound * 1000:g} ms" if bound < 1 else f"up to {bound:g} s" for bound in BUCKETS]
-    table.add_row("time between tokens", "", "")
-    for name, count in zip([*names, f"above {BUCKETS[-1]:g} s"], counts, strict=True):
-        if count:
-            table.add_row(name, "█" * max(1, round(_BAR * count / max(counts))), str(count))
-    return table
+    return [
+        (name, "█" * max(1, round(_BAR * count / max(counts))), str(count))
+        for name, count in zip([*names, f"above {BUCKETS[-1]:g} s"], counts, strict=True)
+        if count
+    ]
 
 
 @contextmanager

@@ -7,15 +7,15 @@ for one of the right kind that is out of range.
     shown, one_line, is_number        parts of messages
     require, require_callable, …      for arguments of functions
     instance_of, one_of, number, …    for fields, as `validator=`
-    no_setting, did_you_mean          what to say of a name, or of what stands in its place
+    setting_named, no_setting, …      a setting by its name, and what to say of what stands in its place
 """
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from numbers import Real
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import attrs
 
@@ -30,10 +30,13 @@ __all__ = [
     "require",
     "require_callable",
     "require_whole_number",
+    "setting_named",
     "shown",
     "whole_number",
     "whole_number_from",
 ]
+
+T = TypeVar("T")
 
 _SHOWN: Final = 100  # characters of a value; a message is one line
 
@@ -147,6 +150,21 @@ def require_whole_number(name: str, value: object, least: int = 1) -> None:
     good = isinstance(value, int) and not isinstance(value, bool)
     if not good or value < least:  # type: ignore[operator]  # what is `good` is an int
         raise (ValueError if good else TypeError)(f"{name} is a whole number of at least {least}, not {shown(value)}")
+
+
+def setting_named(name: str, value: Any, known: Mapping[str, T], kind: Any, example: str, *, word: str) -> T:
+    """The one of `known` that has the name `value`; a `kind` is returned as it is. `word` is what one is called.
+
+    Raises ValueError for a name that nobody knows, TypeError for anything else, a setting's class included.
+    """
+    if not isinstance(value, str):
+        if isinstance(value, type) or not isinstance(value, kind):
+            raise no_setting(name, value, known, example)
+        return value  # type: ignore[no-any-return]  # whatever its kind is: a protocol has no type to be given
+    try:
+        return known[value]
+    except KeyError:
+        raise ValueError(f"unknown {word} {value!r}; known: {', '.join(known)}") from None
 
 
 def no_setting(name: str, value: object, known: Iterable[str], example: str) -> TypeError:

@@ -51,12 +51,14 @@ _UI_STREAM: Final = ("x-vercel-ai-ui-message-stream", "v1")  # without it a clie
 
 @attrs.frozen
 class RequestFacts:
-    """What the protocol needs of a request. Header names are lower-case; `query` is the raw query string."""
+    """What the protocol needs of a request. Header names are lower-case; `query` is the raw query string, `path` is for
+    the log."""
 
     method: str
     headers: Mapping[str, str]
     query: str = ""
     http_version: str = "1.1"
+    path: str = ""
 
     @property
     def cursor(self) -> str | None:
@@ -69,6 +71,17 @@ class RequestFacts:
     def event_source(self) -> bool:
         """Whether it looks like a browser's EventSource: a GET that accepts server-sent events."""
         return self.method == "GET" and "text/event-stream" in self.headers.get("accept", "")
+
+    @property
+    def asks_for_ever(self) -> bool:
+        """Whether it is of one that comes back behind every end but a 204, as an EventSource must.
+
+        That asks past every cache, by its standard. Who reads event streams by `fetch` does not, and takes the end of a
+        body for the end; a 204 it would take for a fault, and ask again for ever. Whoever sends our header verifies: it
+        needs the terminal, and a 204 in its place would be a truncation.
+        """
+        past_caches = "no-cache" in self.headers.get("cache-control", "").lower()
+        return self.event_source and past_caches and "streamguard" not in self.headers
 
 
 @attrs.frozen
@@ -88,12 +101,14 @@ class Granted:
     """What is granted of the keys that a reader asked for. None: it did not ask, or may not have it.
 
     `flush` is `token` (a frame a token) or `chunk` (the owner's policy), `compress` is `gzip`. `credit` is what may be
-    sent at first, in frames and bytes, or False for whoever asked where nothing counts it.
+    sent at first, in frames and bytes, or False for whoever asked where nothing counts it. `http10` nobody asks for:
+    the request came by HTTP/1.0, and its answer is sent as it is made.
     """
 
     flush: Literal["token", "chunk"] | None = None
     compress: Literal["gzip"] | None = None
     credit: tuple[int, int] | Literal[False] | None = None
+    http10: bool = False
 
 
 NOTHING: Final = Granted()
@@ -118,21 +133,21 @@ def terms(facts: RequestFacts) -> Terms:
     return Terms(request, "id" if in_id else "comment")
 
 
-def granted(facts: RequestFacts, *, token: bool, gzip: bool) -> Granted:
+def granted(facts: RequestFacts, *, token: bool, gzip: bool, held: bool = False) -> Granted:
     """What of that which the request asks for its stream grants.
 
     `token` and `gzip` are what the owner allows: frames of single tokens, and a compressed answer, which the reader
     must ask for twice: by the key, and in `Accept-Encoding`, which says that what reads it can take it apart. A word
-    that is not known is as if it were not there.
+    that is not known is as if it were not there. `held`: over HTTP/1.0 an answer leaves whole, with its length.
     """
-    request = terms(facts).request
+    request, http10 = terms(facts).request, facts.http_version == "1.0" and not held
     if request is None:
-        return NOTHING
+        return Granted(http10=True) if http10 else NOTHING
     flush: Literal["token", "chunk"] | None = None
     if request.flush in ("token", "chunk"):
         flush = "token" if token and request.flush == "token" else "chunk"
     compressed = gzip and request.compress == "gzip" and accepts_gzip(facts.headers.get("accept-encoding", ""))
-    return Granted(flush, "gzip" if compressed else None, None if request.credit is None else False)
+    return Granted(flush, "gzip" if compressed else None, None if request.credit is None else False, http10)
 
 
 def answer_headers(

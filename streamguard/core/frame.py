@@ -35,6 +35,11 @@ class Frame:
     status: str | None = None
     extra: bytes | None = None
 
+    @property
+    def bare(self) -> bool:
+        """Whether it is an end without data or name, of which server-sent events have a comment and no event."""
+        return self.status is not None and self.name is None and not self.data
+
 
 def row_of(frame: Frame) -> Row:
     """A frame as a row."""

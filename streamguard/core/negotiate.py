@@ -74,7 +74,8 @@ class Answer:
 
     `flush` and `compress` are what was granted of that which the reader asked for; `credit` is what it may be sent at
     first, in frames and bytes, or False where it asked and nothing counts. `resume` is the address to come back to
-    (None: nowhere), `reader` this connection's name for what the reader tells the server.
+    (None: nowhere), `reader` this connection's name for what the reader tells the server. `http10` says that the server
+    was asked by HTTP/1.0, by a hop in between perhaps: an abort may not arrive.
     """
 
     cursor: Cursor
@@ -86,6 +87,7 @@ class Answer:
     reader: str | None = None
     v: int = VERSION
     credit: tuple[int, int] | Literal[False] | None = None
+    http10: bool = False
 
 
 class _Malformed(ValueError):
@@ -156,6 +158,8 @@ def parse_answer(header: str | None) -> Answer | None:
             resume=_text(members, "resume"),
             reader=_text(members, "reader"),
             credit=_granted_credit(members),
+            # It promises nothing of the frames: with another type it is passed over, as by who does not know the key.
+            http10=members.get("http10") == "?1",
         )
     except (_Malformed, CursorError):
         return None
@@ -180,6 +184,8 @@ def write_answer(answer: Answer) -> str:
         parts.append(f"{key}={quoted}")
     if answer.credit is not None:
         parts.append("credit=({} {})".format(*answer.credit) if answer.credit else "credit=?0")
+    if answer.http10:
+        parts.append("http10=?1")
     return ", ".join(parts)
 
 

@@ -30,15 +30,14 @@ from typing import Any, Final, Literal
 import attrs
 
 from streamguard.core.arguments import shown
-from streamguard.core.cursor import Cursor
-from streamguard.core.errors import Failure
-from streamguard.observe.stream import Part, RequestLabels, Sampled, StreamDetails
+from streamguard.observe.stream import Counts, Delivered, Outcome, Part, Passing, RequestLabels, Sampled, StreamDetails
 
 __all__ = [
     "AbortNotCarried",
     "Acknowledged",
     "Blocked",
     "Closed",
+    "Counts",
     "Delivered",
     "FirstFrame",
     "Frames",
@@ -48,6 +47,8 @@ __all__ = [
     "Opened",
     "Outcome",
     "Part",
+    "Passed",
+    "Passing",
     "ReaderGone",
     "Refused",
     "RequestLabels",
@@ -63,44 +64,6 @@ __all__ = [
 
 logger = logging.getLogger("streamguard")
 
-Delivered = Literal["yes", "no", "unknown"]
-
-
-@attrs.frozen
-class Outcome:
-    """How one stream ended.
-
-    `status` is the terminal's (`complete`, `failed`, `cancelled`, `stalled`, `shutdown`), or `gone`
-    where the reader left before there was one, `slow` where it took nothing until the write deadline.
-    `items` counts what the source yielded, `frames` and `bytes` what the guard let through (terminal
-    included), `sent` the bytes that the transport took, headers excluded. `delivered` is `no` where the
-    reader cannot have the whole (it left, did not read, or the stream did not complete), `unknown` where
-    the transport took everything: only a reader that acknowledges makes it `yes`. `usage` is what the
-    source reported so far, also where it did not finish. Times are seconds on the driver's clock:
-    `started` when the request came, then the first item, the first bytes, the end; None for what never
-    happened. `abandoned` says that the source did not stop in time. `let_go` says that the stream lives on in
-    its log without an end of this process's: who goes on with it, or ends it, has an Outcome of its own.
-    """
-
-    status: str
-    finish_reason: str | dict[str, str] | None
-    failure: Failure | None
-    items: int
-    frames: int
-    bytes: int
-    sent: int
-    usage: Mapping[str, Any] | None
-    cursor: Cursor
-    delivered: Delivered
-    started: float
-    first_item: float | None
-    first_byte: float | None
-    ended: float
-    request_id: str | None = None
-    abandoned: bool = False
-    let_go: bool = False
-
-
 OnEnd = Callable[[Outcome], Awaitable[None] | None]
 
 
@@ -109,10 +72,12 @@ OnEnd = Callable[[Outcome], Awaitable[None] | None]
 
 @attrs.frozen
 class Opened:
-    """A part of a stream begins: before its source is started, and before its headers."""
+    """A part of a stream begins: before its source is started, and before its headers. `count` answers how far it is,
+    to whoever asks, at any time and from any thread, until it is closed."""
 
     stream: StreamDetails
     at: float
+    count: Callable[[], Counts] = attrs.field(default=Counts, eq=False, repr=False)
 
 
 @attrs.frozen
@@ -235,6 +200,16 @@ class Refused:
 
 
 @attrs.frozen
+class Passed:
+    """What became of a request that a proxy passed on. `status` is that of its upstream's answer, None where there was
+    none; `cause` the code of how it failed, empty where it did not."""
+
+    request: Passing
+    status: int | None
+    cause: str
+
+
+@attrs.frozen
 class AbortNotCarried:
     """A stream that did not complete was aborted where its reader cannot see that: `hop` is `http10`, or
     `base_middleware` where Starlette's BaseHTTPMiddleware stands outside. The terminal stands alone."""
@@ -293,6 +268,10 @@ class Observer:
         """Called in the context that the source runs in, before it begins: what is set in a context variable here is
         seen by the source, and by what that calls. For one with a thread of its own in both contexts."""
 
+    def passing(self, request: Passing) -> Mapping[str, str] | None:
+        """A proxy is about to pass a request on, in the current context. What this answers is sent along, in place of
+        the request's own headers of these names; one that is empty is left out. `passed` comes in the same context."""
+
     def opened(self, event: Opened) -> None: ...
     def first_frame(self, event: FirstFrame) -> None: ...
     def frames(self, event: Frames) -> None: ...
@@ -306,6 +285,7 @@ class Observer:
     def sampled(self, event: Sampled) -> None: ...
     def source_closed(self, event: SourceClosed) -> None: ...
     def refused(self, event: Refused) -> None: ...
+    def passed(self, event: Passed) -> None: ...
     def abort_not_carried(self, event: AbortNotCarried) -> None: ...
     def closed(self, event: Closed) -> None: ...
 
@@ -324,6 +304,7 @@ _HOOKS: Final[dict[type, str]] = {
     Sampled: "sampled",
     SourceClosed: "source_closed",
     Refused: "refused",
+    Passed: "passed",
     AbortNotCarried: "abort_not_carried",
     Closed: "closed",
 }
@@ -336,6 +317,7 @@ class Observers:
         self.members = tuple(dict.fromkeys(members))
         self._hooks = {kind: self._those_of(name) for kind, name in _HOOKS.items()}
         self._attached, self._began, self._entered = map(self._those_of, ("attached", "began", "entered"))
+        self._passing = self._those_of("passing")
         self.every = min((each.every for each in self.members if each.every > 0), default=0)
         self._told: set[Callable[[Any], object]] = set()  # hooks that raised, and were logged
 
@@ -362,6 +344,14 @@ class Observers:
         """The origin of a stream that is about to be made: the first that any of them answers."""
         answers = [self._call(hook, labels) for hook in self._began]
         return next((answer for answer in answers if isinstance(answer, str)), None)
+
+    def passing(self, request: Passing) -> dict[str, str]:
+        """The headers that all of them want to be sent along with a request, with names in lower case."""
+        answers = [self._call(hook, request) for hook in self._passing]
+        pairs = [pair for each in answers if isinstance(each, Mapping) for pair in each.items()]
+        # What is no ASCII cannot be sent, and an observer must not fail the request.
+        good = [pair for pair in pairs if all(isinstance(part, str) and part.isascii() for part in pair)]
+        return {name.lower(): value for name, value in good}
 
     def enter(self, stream: StreamDetails, context: Context | None) -> None:
         """Tell all that the source runs in the current context; in `context`, if given."""

@@ -42,6 +42,15 @@ LEGS: Final[dict[Leg, tuple[str, str]]] = {
         "the log took it",
         "the log, nearer or faster; and fewer appends: `flush=EveryTokens(8)`",
     ),
+    "read": (
+        "the log had it, and the reader's driver got it from there",
+        "the log, nearer or faster; where streamguard_loop_lag_seconds is high as well, what blocks the event loop, or "
+        "more workers",
+    ),
+    "credit": (
+        "the reader had given no credit for it",
+        "the reader: a larger `credit=`, and what it does between two tokens; its network",
+    ),
     "sent": (
         "the transport took it",
         "what is between here and the reader: `streamguard check` finds a proxy that holds back; `window=` bounds what "

@@ -28,16 +28,17 @@ CAUSES: Final = (
     "", "cancelled", "diverged", "evicted", "field_refused", "finish_conflict", "generation_aborted", "gone",
     "internal", "item_too_large", "log", "lost", "not_serialisable", "policy_error", "producer_lost", "replaced",
     "rotate", "shutdown", "slow", "source_error", "stalled", "text_after_finish", "unended", "unproven_end",
-    "unsupported_item", "upstream_error", "upstream_format", "upstream_status", "upstream_truncated",
-    "upstream_unreachable", OWN,
+    "unsupported_item", "upstream_broke", "upstream_error", "upstream_format", "upstream_silent", "upstream_status",
+    "upstream_truncated", "upstream_unreachable", OWN,
 )  # fmt: skip
 REFUSALS: Final = (
-    "bad_key", "bad_request", "busy", "ended", "forbidden", "full", "http_1_0", "key_reused", "log_lost",
+    "bad_key", "bad_request", "busy", "ended", "forbidden", "full", "http_1_0", "key_reused", "left", "log_lost",
     "log_unavailable", "method_not_allowed", "misfit", "no_stream", "no_such_endpoint", "not_here",
-    "not_json", "shutdown", "too_large", "trimmed", "unknown_stream", "waited_too_long", "weak_key", OWN,
+    "not_json", "shutdown", "stream_required", "too_large", "trimmed", "unknown_stream", "waited_too_long",
+    "weak_key", OWN,
 )  # fmt: skip
 
-LEGS: Final = ("generated", "buffered", "held", "encoded", "appended", "sent")
+LEGS: Final = ("generated", "buffered", "held", "encoded", "appended", "read", "credit", "sent")
 
 _QUICK: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5)
 _FIRST: Final = (0.05, 0.1, 0.2, 0.4, 0.8, 1.5, 3.0, 6.0, 12.0, 25.0, 60.0)

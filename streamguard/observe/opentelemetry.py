@@ -10,6 +10,8 @@ Where they go is the SDK's business, which the application sets up. Without one,
 * A stream in a log has a span `streamguard stream` as well, which is over at once: its context is kept in the log with
   the stream. Whoever generates the stream is below it, also at another process after a takeover, when the span of the
   one that is gone was never exported; and whoever reads it, the first time or again, is linked to it.
+* A request that a proxy passes on is a span, `streamguard proxy`, until its answer is over; its context goes to the
+  upstream in place of the client's, and the streams of its answer are below it.
 * Names of metrics are those of the conventions for generative AI, and our own (`METRICS`) as OpenTelemetry writes them:
   `streamguard.stream_duration` in `s`, from which an exporter for Prometheus makes the names that are documented.
 """
@@ -17,6 +19,7 @@ Where they go is the SDK's business, which the application sets up. Without one,
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from contextvars import Token
 from typing import Any, Final
 
 import attrs
@@ -32,6 +35,8 @@ from streamguard.observe.hooks import (
     Observer,
     Opened,
     Outcome,
+    Passed,
+    Passing,
     ReaderGone,
     Refused,
     RequestLabels,
@@ -201,6 +206,28 @@ class Traces(Observer):
         self._tracer = trace.get_tracer(_SCOPE, tracer_provider=provider)
         self._attributes = {**_NAMED, **(attributes or {})}
         self._open: dict[StreamDetails, _Open] = {}
+        self._passing: dict[Passing, tuple[Span, Token[Context]]] = {}
+
+    def passing(self, request: Passing) -> Mapping[str, str]:
+        above, kind = _above(request.labels)
+        attributes = {"http.request.method": request.method, **_request(request.labels)}
+        span = self._tracer.start_span("streamguard proxy", above, kind, attributes)
+        within = trace.set_span_in_context(span)
+        self._passing[request] = span, context.attach(within)
+        carrier: dict[str, str] = {}
+        _PROPAGATOR.inject(carrier, within)
+        # A state that belongs to another trace must not go along. Without an SDK there may be no trace at all.
+        return {"tracestate": "", **carrier} if carrier else {}
+
+    def passed(self, event: Passed) -> None:
+        span, token = self._passing.pop(event.request)
+        context.detach(token)
+        if event.status is not None:
+            span.set_attribute("http.response.status_code", event.status)
+        if event.cause:
+            span.set_attribute("error.type", event.cause)
+            span.set_status(Status(StatusCode.ERROR, event.cause))
+        span.end()
 
     def began(self, labels: RequestLabels) -> str | None:
         above, kind = _above(labels)

@@ -1,16 +1,23 @@
-"""What a part of a stream is called, and the seconds of one of its tokens: what the events of `hooks` are about."""
+"""What a part of a stream is called, how far it is, how it ended, and the seconds of one of its tokens: what `hooks`
+tells of."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Literal
+from typing import Any, Literal
 
 import attrs
 
-__all__ = ["Leg", "Part", "RequestLabels", "Sampled", "StreamDetails"]
+from streamguard.core.cursor import Cursor
+from streamguard.core.errors import Failure
 
+__all__ = ["Counts", "Delivered", "Leg", "Outcome", "Part", "Passing", "RequestLabels", "Sampled", "StreamDetails"]
+
+Delivered = Literal["yes", "no", "unknown"]
 Part = Literal["direct", "producer", "reader"]
-Leg = Literal["generated", "buffered", "held", "encoded", "appended", "sent", "acknowledged"]
+Leg = Literal[
+    "generated", "buffered", "held", "encoded", "appended", "read", "credit", "sent", "acknowledged"
+]  # fmt: skip
 
 
 @attrs.frozen
@@ -30,6 +37,41 @@ class RequestLabels:
         found = parts[1] if len(parts) >= 4 else ""
         good = len(found) == 32 and set(found) <= set("0123456789abcdef") and found.strip("0") != ""
         return found if good else None
+
+
+@attrs.frozen
+class Outcome:
+    """How one stream ended.
+
+    `status` is the terminal's (`complete`, `failed`, `cancelled`, `stalled`, `shutdown`), or `gone`
+    where the reader left before there was one, `slow` where it took nothing until the write deadline.
+    `items` counts what the source yielded, `frames` and `bytes` what the guard let through (terminal
+    included), `sent` the bytes that the transport took, headers excluded. `delivered` is `no` where the
+    reader cannot have the whole (it left, did not read, or the stream did not complete), `unknown` where
+    the transport took everything: only a reader that acknowledges makes it `yes`. `usage` is what the
+    source reported so far, also where it did not finish. Times are seconds on the driver's clock:
+    `started` when the request came, then the first item, the first bytes, the end; None for what never
+    happened. `abandoned` says that the source did not stop in time. `let_go` says that the stream lives on in
+    its log without an end of this process's: who goes on with it, or ends it, has an Outcome of its own.
+    """
+
+    status: str
+    finish_reason: str | dict[str, str] | None
+    failure: Failure | None
+    items: int
+    frames: int
+    bytes: int
+    sent: int
+    usage: Mapping[str, Any] | None
+    cursor: Cursor
+    delivered: Delivered
+    started: float
+    first_item: float | None
+    first_byte: float | None
+    ended: float
+    request_id: str | None = None
+    abandoned: bool = False
+    let_go: bool = False
 
 
 @attrs.frozen(eq=False)
@@ -52,6 +94,27 @@ class StreamDetails:
     origin: str | None = None
 
 
+@attrs.frozen(eq=False)
+class Passing:
+    """A request that a proxy passes on: the same object until it is over."""
+
+    labels: RequestLabels
+    method: str
+
+
+@attrs.frozen
+class Counts:
+    """How far a part of a stream is: items of its source, frames and bytes of their data, and `sent` bytes of its body.
+    `waits` is for how many seconds it has waited for its next item; None while it does something else, as in a write
+    that its reader does not take."""
+
+    items: int = 0
+    frames: int = 0
+    bytes: int = 0
+    sent: int = 0
+    waits: float | None = None
+
+
 @attrs.frozen
 class Sampled:
     """The way of one token, in seconds. A part that has no such leg does not name it.
@@ -59,6 +122,9 @@ class Sampled:
     `generated`: since the driver was free for it, until the source had it. `buffered`: since both were so, until it
     was taken: the change of threads, a late event loop. `held`: in the flush policy. `encoded`: made into bytes,
     compressed. `appended`: to the log, or `sent`: until the transport took it.
+
+    Of a reader, `read`: since the log had it and the reader was free for it, until the reader had it, of a stream that
+    is generated in the same process; without `credit`, which is how long it waited for the reader's credit.
     """
 
     stream: StreamDetails

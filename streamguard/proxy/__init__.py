@@ -8,9 +8,10 @@
     pool       the upstream over httpcore, which httpx is made of
     relay      one request, passed through to the byte
     app        the application: front, GuardMiddleware, relay
-    settings   what an operator may say, and the log that an address names
     command    the options
     server     uvicorn
+    scraped    /metrics, at an address of its own
+    telemetry  OpenTelemetry's SDK
     run        the command
 
 `relay` knows no library and no guard; `GuardMiddleware` knows no upstream. What guards a stream is all in the latter.

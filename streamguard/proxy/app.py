@@ -9,7 +9,7 @@ What is kept of it is a digest: a log in Redis is no place for credentials.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Final, Literal
 
 import attrs
@@ -18,8 +18,11 @@ from streamguard.adapters.middleware import GuardMiddleware
 from streamguard.adapters.seal import Scope
 from streamguard.app import Action, StreamGuard, anyone_with_the_id
 from streamguard.core.compress import Gzip
+from streamguard.core.dialect import Raw
 from streamguard.core.dialect.provider import EndRule
 from streamguard.log.base import StreamLog
+from streamguard.observe.hooks import Observer, Observers, observers_of
+from streamguard.observe.live import Live
 from streamguard.proxy.asking import asks_for_a_stream
 from streamguard.proxy.front import Front
 from streamguard.proxy.headers import values
@@ -31,7 +34,7 @@ from streamguard.runtime.runs import Detach
 from streamguard.runtime.slots import Limits
 from streamguard.runtime.timing import Timing
 
-__all__ = ["ProxySettings", "proxy_app", "who_by"]
+__all__ = ["ProxySettings", "leaving", "proxy_app", "who_by"]
 
 _MEGABYTE: Final = 1024 * 1024
 
@@ -44,7 +47,9 @@ class ProxySettings:
     end: EndRule = "known"
     profile: str = "openai"
     path: str = "/streams"
+    upstream_streams: str | None = None
     ready: str | None = None
+    dashboard: str | None = attrs.field(default=None, repr=False)  # the password of the live page
     heartbeat: float | None = 15.0
     stall: float | None = 600.0
     linger: float = 0.25
@@ -61,9 +66,19 @@ class ProxySettings:
     on_sigterm: bool = True
 
 
-def proxy_app(upstream: Upstream, log: StreamLog, settings: ProxySettings | None = None) -> Front:
-    """The application. Raises OSError for a `cacert` that cannot be read."""
+def proxy_app(
+    upstream: Upstream,
+    log: StreamLog,
+    settings: ProxySettings | None = None,
+    *,
+    observe: Observer | Sequence[Observer] | Observers | None = None,
+) -> Front:
+    """The application. `observe` is an Observer, or several. Raises TypeError where it is none, OSError for a `cacert`
+    that cannot be read, ValueError for a password that is short."""
     chosen = ProxySettings() if settings is None else settings
+    observers = observers_of(observe)
+    if chosen.dashboard is not None:
+        observers = Observers((*(observers.members if observers else ()), Live(password=chosen.dashboard)))
     header = chosen.principal_header
     pool = Pool(upstream, connect=chosen.connect, silence=chosen.stall, cacert=chosen.cacert)
     guard = StreamGuard(
@@ -73,13 +88,15 @@ def proxy_app(upstream: Upstream, log: StreamLog, settings: ProxySettings | None
         limits=chosen.limits,
         grace=chosen.grace,
         on_sigterm=chosen.on_sigterm,
+        observe=observers,
     )
     guarded = GuardMiddleware(
-        Relay(pool, kept=() if header is None else (header.lower().encode(),)),
+        Relay(pool, kept=() if header is None else (header.lower().encode(),), observers=observers),
         guard,
         "guard",
         end=chosen.end,
         profile=chosen.profile,
+        rule=None if chosen.upstream_streams is None else leaving(chosen.upstream_streams, chosen),
         path=chosen.path,
         ready=chosen.ready,
         asks=asks_for_a_stream,
@@ -88,6 +105,16 @@ def proxy_app(upstream: Upstream, log: StreamLog, settings: ProxySettings | None
         http10=chosen.http10,
     )
     return Front(guarded, max_head=chosen.max_head, max_body=chosen.max_body, body_silence=chosen.body_silence)
+
+
+def leaving(path: str, settings: ProxySettings) -> Callable[[Scope], Raw | None]:
+    """What is asked at `path` and below is the upstream's, which has streams of its own there; all else is guarded."""
+    rule = Raw(settings.end, settings.profile)
+
+    def guarded(scope: Scope) -> Raw | None:
+        return None if f"{scope['path']}/".startswith(f"{path}/") else rule
+
+    return guarded
 
 
 def who_by(header: str) -> Callable[[Scope, Action], str | None]:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final, Protocol
 
 from streamguard.core.dialect.provider import PROFILES
-from streamguard.options import count, count_from_zero, port, refuse, seconds, seconds_above_zero
+from streamguard.options import address, count, count_from_zero, port, refuse, seconds, seconds_above_zero
 
 __all__ = ["PREFIX", "Commands", "add_options", "limits_of"]
 
@@ -33,6 +33,7 @@ examples:
   streamguard proxy http://gpu:8000 --log redis://cache:6379/0 --principal-header X-User
                                                              several proxies behind one balancer
   streamguard proxy http://127.0.0.1:8000 --max-streams 64   the 65th waits, or is told when to come back
+  streamguard proxy http://127.0.0.1:8000 --metrics 9464     Prometheus asks http://127.0.0.1:9464/metrics
 
 Check it: streamguard check http://127.0.0.1:8080/v1/chat/completions -d '{"stream": true, ...}'
 
@@ -100,6 +101,8 @@ def add_options(commands: Commands, environ: Mapping[str, str] | None = None) ->
               "marker (provider); always the server's own end (asgi)")  # fmt: skip
     add.value("profile", "NAME", _one_of(*PROFILES), "openai", f"the server, where it departs: {', '.join(PROFILES)}")
     add.value("path", "PATH", _path, "/streams", "where streams are resumed, cancelled, asked about (/streams)")
+    add.value("upstream-streams", "PATH", _path, None,
+              "where an upstream that guards streams itself has them resumed: it is passed on as it comes")  # fmt: skip
     add.value("ready", "PATH", _path, None, "a path that answers 200, and 503 once the proxy is told to go")
     add.value("heartbeat", "SECONDS", seconds_above_zero, "15", "of silence, after which a sign of life is sent (15)")
     add.value("stall", "SECONDS", seconds_above_zero, "600",
@@ -118,7 +121,20 @@ def add_options(commands: Commands, environ: Mapping[str, str] | None = None) ->
               "what a stream is for HTTP/1.0, as nginx asks by default, which shows no cut: sent all the same, with "
               "one line in the log (warn); whole, with its length, or a 502 (buffer); a 426 (refuse)")  # fmt: skip
     add.switch("no-compress", "do not compress streams for readers that ask for it")
+    _add_watching(add)
+
+
+def _add_watching(add: _Adding) -> None:
+    """Those of whoever runs the proxy and wants to see what it does."""
+    add.value("dashboard", "PASSWORD", str, None,
+              "serve the live page at PATH/dashboard to who gives this password, of at least 16 characters; better "
+              "given by STREAMGUARD_PROXY_DASHBOARD, since others on the machine can see a command line")  # fmt: skip
+    add.value("metrics", "ADDRESS", address, None,
+              "serve /metrics for Prometheus there, and nowhere else: PORT, of 127.0.0.1, or HOST:PORT")  # fmt: skip
+    add.switch("otel", "spans and metrics by OpenTelemetry, to where its own variables say (OTEL_…)")
+    add.value("sample", "N", count, None, "time one token in N on its way, for --metrics and --otel (none)")
     add.switch("access-log", "a line for each request")
+    add.value("log-config", "FILE", str, None, "how to log, as JSON for Python's logging.config.dictConfig")
 
 
 def limits_of(options: argparse.Namespace) -> dict[str, Any] | None:

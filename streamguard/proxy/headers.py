@@ -4,16 +4,19 @@ A field that is for one connection is not passed on: those that HTTP names, and 
 section 7.6.1). A client may name any field there. What the upstream decides by is kept all the same: else a request
 could take off its own length, its credentials, or what a proxy in front has said of it.
 
+Nor is a field whose name has an underscore: a server of CGI's kind, as one of WSGI is, knows headers as variables, in
+which `X_User` and `X-User` are the same. A client could so say what the proxy in front says, or a second length.
+
 Everything else stays as it came, in its order. The message is framed anew on each side, so that both sides cannot
 disagree about where it ends.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
-__all__ = ["Fields", "answer_fields", "request_fields", "values"]
+__all__ = ["Fields", "answer_fields", "is_ambiguous", "replaced", "request_fields", "values"]
 
 Fields = Sequence[tuple[bytes, bytes]]
 
@@ -38,6 +41,13 @@ def values(fields: Iterable[tuple[bytes, bytes]], name: bytes) -> list[bytes]:
     return [value for found, value in fields if found.lower() == name]
 
 
+def is_ambiguous(name: bytes, kept: Iterable[bytes] = ()) -> bool:
+    """Whether a server may take a request's field for one of another name. Those that are `kept`, in lower case, are
+    not, by whatever spelling; what a server could take for one of them is."""
+    name = name.lower()
+    return name not in kept and (b"_" in name or any(name == other.replace(b"_", b"-") for other in kept))
+
+
 def _members(fields: Fields, name: bytes) -> list[bytes]:
     """The members of a list that may stand in several fields, in lower case."""
     return [part for value in values(fields, name) for part in map(bytes.strip, value.lower().split(b",")) if part]
@@ -52,9 +62,10 @@ def request_fields(
     fields: Fields, *, host: bytes, client: str | None, scheme: str, kept: Iterable[bytes] = ()
 ) -> list[tuple[bytes, bytes]]:
     """What the upstream is sent. `host` is its own name, `client` the address of whoever asks, `kept` more names that
-    `Connection` cannot take away. `X-Forwarded-For` grows by one; what a proxy in front said of host and scheme
-    stays."""
+    neither `Connection` nor an underscore takes away. `X-Forwarded-For` grows by one; what a proxy in front said of
+    host and scheme stays."""
     passed = _passed(fields, _HOP | _OF_A_PROXY | _REPLACED, _KEPT.union(kept))
+    passed = [(name, value) for name, value in passed if not is_ambiguous(name, kept)]
     if values(fields, b"transfer-encoding"):  # front lets no other than `chunked` come here, and none beside a length
         passed.append((b"transfer-encoding", b"chunked"))
     hops = [*values(fields, b"x-forwarded-for"), *([client.encode("latin-1", "replace")] if client else [])]
@@ -65,6 +76,13 @@ def request_fields(
     if not values(fields, b"x-forwarded-proto"):
         added.append((b"x-forwarded-proto", scheme.encode("latin-1")))
     return [(b"host", host), *passed, *added, (b"via", b"1.1 streamguard")]
+
+
+def replaced(fields: Fields, given: Mapping[str, str]) -> list[tuple[bytes, bytes]]:
+    """With what is `given` in place of all of that name, in lower case; one that is empty is left out."""
+    names = {name.encode("latin-1") for name in given}
+    kept = [(name, value) for name, value in fields if name.lower() not in names]
+    return [*kept, *((name.encode("latin-1"), value.encode("latin-1")) for name, value in given.items() if value)]
 
 
 def answer_fields(fields: Fields, status: int) -> list[tuple[bytes, bytes]]:

@@ -10,26 +10,34 @@ or not. Where GuardMiddleware keeps the stream for a client that may come back, 
 or never.
 
 An answer that breaks off is never ended. As a stream it fails, by the exception; any other answer is broken off too.
+
+Observers are told of each request before it leaves, and when it is over. What they want to be sent along, the
+`traceparent` of a span of their own, replaces the client's; without observers that passes as it came.
 """
 
 from __future__ import annotations
 
+import json
 import logging
 import zlib
-from collections.abc import AsyncIterable, AsyncIterator
+from collections.abc import AsyncIterable, AsyncIterator, Mapping
 from typing import Any, Final, Protocol
 
 import anyio
+import attrs
 
-from streamguard.adapters.asgi import send_refusal
+from streamguard.adapters.asgi import request_facts, send_refusal
 from streamguard.adapters.middleware_judge import kind_of
 from streamguard.adapters.seal import Message, Receive, Scope, Send, mark_aborted
 from streamguard.adapters.transport import hung_up, transport_of
+from streamguard.adapters.watching import request_labels
 from streamguard.client.body import Body, coding_of
 from streamguard.core.arguments import one_line
 from streamguard.core.errors import SourceFailed
-from streamguard.core.exchange import problem
-from streamguard.proxy.headers import Fields, answer_fields, request_fields, values
+from streamguard.core.exchange import Refusal, problem
+from streamguard.core.jsontext import dumps
+from streamguard.observe.hooks import Observers, Passed, Passing
+from streamguard.proxy.headers import Fields, answer_fields, is_ambiguous, replaced, request_fields, values
 from streamguard.proxy.upstream import Answer, Upstream, UpstreamFailed
 
 __all__ = ["Asked", "Relay", "target_of"]
@@ -45,6 +53,10 @@ _UNGUARDED: Final = (
 _UNFRAMED: Final = (
     "the upstream ends its streams by closing their connection: of one that bears no end marker of a known API nobody "
     "can tell a cut from an end. Start the proxy with --end provider to refuse those"
+)
+_AMBIGUOUS: Final = (
+    "a client sent the header %s, which does not go on to the upstream: many a server takes such a name, with an "
+    "underscore, for the same with a dash, and who sends one could say what only a proxy may"
 )
 
 
@@ -65,23 +77,29 @@ class Asked(Protocol):
 
 
 class Relay:
-    """The application. `kept` are names of headers that no client can have dropped."""
+    """The application. `kept` are names of headers that no client can have dropped; `observers` are told what is
+    passed on."""
 
-    def __init__(self, pool: Asked, *, kept: tuple[bytes, ...] = ()) -> None:
+    def __init__(self, pool: Asked, *, kept: tuple[bytes, ...] = (), observers: Observers | None = None) -> None:
         self.pool = pool
         self.kept = kept
+        self.observers = observers
         self._said: set[str] = set()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
             await self._live(receive, send)
             return
-        exchange = _Exchange(self, scope, receive, send)
-        async with anyio.create_task_group() as tasks:
-            await exchange.run(tasks)
-            tasks.cancel_scope.cancel()
-        if exchange.failed is not None:  # not through the group, which would wrap it
-            raise exchange.failed
+        exchange, observers = _Exchange(self, scope, receive, send), self.observers
+        if observers is None:
+            await exchange.serve()
+            return
+        request = Passing(request_labels(request_facts(scope), scope), scope["method"])
+        exchange.along = observers.passing(request)
+        try:
+            await exchange.serve()
+        finally:
+            observers.tell(Passed(request, exchange.status, exchange.cause))
 
     async def _live(self, receive: Receive, send: Send) -> None:
         while True:
@@ -108,10 +126,14 @@ def target_of(scope: Scope, base: bytes = b"") -> bytes:
 
 
 class _Exchange:
-    """One request. `failed` is what its stream failed by."""
+    """One request. `along` are headers that go along in place of its own; `failed` is what its stream failed by,
+    `status` the upstream's, `cause` the code of how the upstream failed."""
 
     def __init__(self, relay: Relay, scope: Scope, receive: Receive, send: Send) -> None:
+        self.along: Mapping[str, str] = {}
         self.failed: SourceFailed | None = None
+        self.status: int | None = None
+        self.cause = ""
         self._relay = relay
         self._scope = scope
         self._receive = receive
@@ -120,18 +142,27 @@ class _Exchange:
         self._watches = False
         self._looks = False
 
-    async def run(self, tasks: Any) -> None:
+    async def serve(self) -> None:
+        """All of it. Raises `failed`."""
+        async with anyio.create_task_group() as tasks:
+            self._tasks = tasks
+            await self._run()
+            tasks.cancel_scope.cancel()
+        if self.failed is not None:  # not through the group, which would wrap it
+            raise self.failed
+
+    async def _run(self) -> None:
         """Ask, and answer; the group's cancellation breaks it off."""
-        self._tasks = tasks
         try:
             answer = await self._asked()
         except _Left:
             return
         except UpstreamFailed as exc:
+            self.cause = exc.code
             self._log(exc, "")
-            refused = problem(exc.status, exc.code, exc.message, retry=exc.status != 400)
-            await send_refusal(refused, self._scope, self._send)
+            await send_refusal(_refused(exc), self._scope, self._send)
             return
+        self.status = answer.status
         try:
             await self._answer(answer)
         finally:
@@ -151,9 +182,14 @@ class _Exchange:
             scheme=scope.get("scheme", "http"),
             kept=relay.kept,
         )
+        for name, _ in scope["headers"]:
+            if is_ambiguous(name, relay.kept):
+                relay.say(_AMBIGUOUS, one_line(name.decode("latin-1")))
         bodied = bool(values(fields, b"content-length") or values(fields, b"transfer-encoding"))
         if not bodied:
             self._begin_watching()
+        if self.along:
+            fields = replaced(fields, self.along)
         method = scope["method"].encode("latin-1")
         target = target_of(scope, upstream.base)
         answer = await relay.pool.ask(method, target, fields, self._body() if bodied else None)
@@ -226,6 +262,7 @@ class _Exchange:
                     await send({"type": "http.response.body", "body": piece, "more_body": True})
             await send({"type": "http.response.body", "body": b"", "more_body": False})
         except UpstreamFailed as exc:
+            self.cause = exc.code
             if guarded:
                 self.failed = SourceFailed(exc.code, exc.message, retryable=True)
                 return
@@ -238,6 +275,16 @@ class _Exchange:
         asked = one_line(f"{self._scope['method']} {self._scope['path']}")  # a path may have line ends in it
         cause = one_line(f" ({exc.__cause__})") if exc.__cause__ is not None else ""
         logger.warning("%s: %s%s%s", asked, exc.message, when, cause)
+
+
+def _refused(exc: UpstreamFailed) -> Refusal:
+    """The answer where there is none of the upstream's: a problem, in which an SDK finds what it looks for in an
+    `error` of its own server."""
+    refused = problem(exc.status, exc.code, exc.message, retry=exc.status != 400)
+    kind = "invalid_request_error" if exc.status == 400 else "server_error"
+    body = dumps({**json.loads(refused.body), "error": {"message": exc.message, "type": kind, "code": exc.code}})
+    headers = [(name, value) for name, value in refused.headers if name != "content-length"]
+    return attrs.evolve(refused, headers=[*headers, ("content-length", str(len(body)))], body=body)
 
 
 async def _taken_apart(body: AsyncIterable[bytes], coding: str) -> AsyncIterator[bytes]:

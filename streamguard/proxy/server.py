@@ -7,10 +7,12 @@ collect headers as long as somebody sends some.
 
 from __future__ import annotations
 
+import asyncio
 import logging
+import logging.config
 import math
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Final
 
@@ -18,7 +20,7 @@ import uvicorn
 
 from streamguard.adapters.quiet import quiet_server_logs
 
-__all__ = ["bound", "serve"]
+__all__ = ["bound", "log_as", "log_plainly", "serve"]
 
 _CLOSING: Final = 8.0  # seconds behind the grace, in which streams end that are told to
 _BACKLOG: Final = 2048
@@ -49,15 +51,40 @@ def _named(where: str) -> Iterator[None]:
 
 
 class _Server(uvicorn.Server):
-    def __init__(self, config: uvicorn.Config, listens: Callable[[], object]) -> None:
+    def __init__(self, config: uvicorn.Config, listens: Callable[[], object], ends: Callable[[], object]) -> None:
         super().__init__(config)
         self._listens = listens
+        self._ends = ends
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        with _named(f"{self.config.uds}"):  # a given socket listens already
-            await super().startup(sockets)
+        try:
+            with _named(f"{self.config.uds}"):  # a given socket listens already
+                await super().startup(sockets)
+        except OSError:
+            await self.lifespan.shutdown()  # else the application is cancelled in it, which uvicorn logs as a fault
+            raise
         if self.started:
             self._listens()
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().shutdown(sockets)
+        # Here, since the process ends by its signal behind this, and runs nothing that was left for its exit.
+        await asyncio.to_thread(self._ends)
+
+
+def log_plainly() -> None:
+    """Lines on standard error, each with its time, without what uvicorn says of itself."""
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s: %(message)s")
+    logging.getLogger("uvicorn.error").setLevel(logging.WARNING)
+
+
+def log_as(config: Mapping[str, Any]) -> None:
+    """Log as `dictConfig` has it. Raises ValueError for what it cannot make anything of."""
+    try:
+        logging.config.dictConfig(dict(config))
+    except (ValueError, TypeError, AttributeError, LookupError) as exc:
+        why = exc if exc.__cause__ is None else exc.__cause__
+        raise ValueError(f"--log-config does not configure Python's logging: {why}") from exc
 
 
 def serve(
@@ -69,11 +96,10 @@ def serve(
     grace: float,
     access_log: bool,
     listens: Callable[[], object],
+    ends: Callable[[], object],
 ) -> bool:
-    """Serve on the socket, or at `uds`, until the process is told to go; `listens` is called once it does. Answers
-    whether it ever did."""
-    logging.basicConfig(level=logging.INFO, format="%(levelname)s: %(message)s")
-    logging.getLogger("uvicorn.error").setLevel(logging.WARNING)
+    """Serve on the socket, or at `uds`, until the process is told to go; `listens` is called once it does, `ends` once
+    all is over. Answers whether it ever did."""
     quiet_server_logs()
     config = uvicorn.Config(
         app,
@@ -91,6 +117,6 @@ def serve(
         h11_max_incomplete_event_size=max_head,
         timeout_graceful_shutdown=None if math.isinf(grace) else math.ceil(grace + _CLOSING),
     )
-    server = _Server(config, listens)
+    server = _Server(config, listens, ends)
     server.run(sockets=None if listening is None else [listening])
     return server.started

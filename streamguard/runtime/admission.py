@@ -23,6 +23,7 @@ from typing import Any, Final, Literal
 import anyio
 
 from streamguard.core.arguments import shown
+from streamguard.runtime.leaving import left_before
 from streamguard.runtime.slots import Limits, Slot, Slots, Waiter
 from streamguard.runtime.wakeup import LoopCaller
 
@@ -163,22 +164,7 @@ async def _until(waiter: Waiter, gone: Callable[[], Awaitable[object]] | None) -
     if gone is None:
         await event.wait()
         return False
-    left = False
-    async with anyio.create_task_group() as tasks:
-
-        async def watch() -> None:
-            nonlocal left
-            try:
-                await gone()
-            except Exception as exc:  # a transport that cannot be asked has nobody at its other end
-                logger.info("a request that waited for a stream is given up: %r", exc)
-            left = True
-            tasks.cancel_scope.cancel()
-
-        tasks.start_soon(watch)
-        await event.wait()
-        tasks.cancel_scope.cancel()
-    return left
+    return await left_before(event, gone)
 
 
 def admission_of(value: Any) -> Admission | None:

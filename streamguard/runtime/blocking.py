@@ -61,7 +61,7 @@ class BlockingDriver:
 
     `gone` answers whether the reader has left, None where that cannot be seen; `trailer` makes what a clean end puts
     behind the body; `aborted` what is raised; `cut` cuts the connection, from another thread, where it can be reached.
-    `on_first` is called with the source's first item; it must not raise.
+    `on_first` is called with the source's first item; it must not raise. `asked` is what the log calls the request by.
     """
 
     def __init__(
@@ -79,6 +79,7 @@ class BlockingDriver:
         on_end: OnEnd | None = None,
         on_first: Callable[[Item], None] | None = None,
         request_id: str | None = None,
+        asked: str = "",
         seen: Unseen = UNSEEN,
     ) -> None:
         self.outcome: Outcome | None = None
@@ -107,8 +108,9 @@ class BlockingDriver:
         self._ticked = -_NEVER
         self._first_item: float | None = None
         self._first_byte: float | None = None
-        self._name = log_name(stage, request_id)
+        self._name = log_name(stage, request_id, asked)
         self._parts = self._make()
+        seen.parks(lambda: None if self._parked == _NEVER else self._parked)
         seen.opened()
 
     def cancel(self, failure: Failure | None = None) -> None:

@@ -140,7 +140,7 @@ class BlockingSource:
     """
 
     def __init__(self, source: TokenSource, bounds: Buffer | None, *, inline: bool = False) -> None:
-        self.watch: Callable[[], object] = _nothing
+        self.watch: Callable[[], object] | None = None
         self._timer: TokenTimer | None = None  # of a stream whose tokens are sampled
         self._source = source
         self._inline = inline
@@ -169,7 +169,8 @@ class BlockingSource:
         _clock_of(os.getpid()).add(self._ticked)
 
     def tick(self) -> None:
-        self.watch()
+        if self.watch is not None:
+            self.watch()
 
     def close(self, limit: float) -> bool:
         """Stop the source, and wait until it is closed, for `limit` seconds; whether it is. Logs what closing raises,
@@ -246,7 +247,3 @@ class BlockingSource:
             logger.warning("closing a source raised %r", exc)
         finally:
             self._over.set()
-
-
-def _nothing() -> None:
-    pass

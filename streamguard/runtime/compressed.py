@@ -27,7 +27,7 @@ class CompressedStage:
         self._write = body.write
         self._body = body
         self.part: str = getattr(stage, "part", "")
-        self.over: Callable[[], bool | None] = getattr(stage, "over", lambda: None)
+        self.stands: Callable[[], str] = getattr(stage, "stands", str)
         self.timed = stage.timed
         self.deadline = stage.deadline
 

@@ -15,7 +15,7 @@ from streamguard.core.arguments import shown
 from streamguard.log.base import StreamLog
 from streamguard.runtime.runs import Cancel, Detach, ReadOn
 
-__all__ = ["ANYONE", "a_log", "a_policy", "an_authorize", "principal_of"]
+__all__ = ["ANYONE", "a_log", "a_policy", "an_authorize", "principal_of", "require_authorize"]
 
 
 class _Anyone(str):
@@ -48,8 +48,13 @@ def a_log(instance: object, attribute: attrs.Attribute[Any], value: object) -> N
 
 def an_authorize(instance: object, attribute: attrs.Attribute[Any], value: object) -> None:
     """A validator for what is called with a request and an action."""
+    require_authorize(attribute.name, value)
+
+
+def require_authorize(name: str, value: object) -> None:
+    """Raise TypeError for what cannot be called with a request and an action."""
     if isinstance(value, type) or not callable(value) or not _takes_two(value):
-        raise TypeError(f"{attribute.name} is a function of (request, action), not {shown(value)}")
+        raise TypeError(f"{name} is a function of (request, action), not {shown(value)}")
 
 
 def a_policy(instance: object, attribute: attrs.Attribute[Any], value: object) -> None:

@@ -47,7 +47,7 @@ T = TypeVar("T", bytes, list[Any])
 
 class DirectDriver(Generic[T]):
     """Drives one stream on one connection, once. `abort`: whether an end other than `complete` aborts it. `on_first` is
-    called with the source's first item, once that was taken; it must not raise. `seen` is told what happens."""
+    called with the source's first item, once taken, and must not raise; `seen` is told what happens, `asked` logged."""
 
     def __init__(
         self,
@@ -59,6 +59,7 @@ class DirectDriver(Generic[T]):
         abort: bool = True,
         on_end: OnEnd | None = None,
         request_id: str | None = None,
+        asked: str = "",
         on_first: Callable[[Item], None] | None = None,
         seen: Unseen = UNSEEN,
     ) -> None:
@@ -69,11 +70,10 @@ class DirectDriver(Generic[T]):
         self.timing = timing
         self.outcome: Outcome | None = None
         self._on_end, self._on_first = on_end, on_first
-        self._seen = seen
-        self._request_id = request_id
+        self._seen, self._request_id = seen, request_id
         self._clock = timing.clock
         self._line: Connection[T] = Connection(sink, timing.clock, timing.write)
-        self._name = log_name(stage, request_id)
+        self._name = log_name(stage, request_id, asked)
         self._end: Ending[T] = Ending(stage, self._line, timing, name=self._name, abort=abort, seen=seen)
         self._patience = Patience(timing.close)
         self._scope = self._patience.scope  # cancelled to stop the source

@@ -78,7 +78,7 @@ class Ending(Generic[T]):
         self._name = name
         # Of a stream in a log: whether this is its `producer` or a `reader`; empty for any other.
         self.part: str = getattr(stage, "part", "")
-        self._over: Callable[[], bool | None] = getattr(stage, "over", lambda: None)
+        self._stands: Callable[[], str] = getattr(stage, "stands", str)
 
     def begin(self) -> None:
         """The source is over, or told to be: from now on `why` is settled."""
@@ -162,17 +162,12 @@ class Ending(Generic[T]):
             logging.WARNING if dropped else logging.INFO,
             "stream %s %s: %s after %d items: %s: %s",
             one_line(self._name),
-            "goes on" if self.part == "producer" else "is over" if self._stage.status is not None else self._lives(),
+            "goes on" if self.part == "producer" else "is over" if self._stage.status is not None else self._stands(),
             what,
             self._stage.items,
             one_line(failure.code),
             one_line(failure.message),
         )
-
-    def _lives(self) -> str:
-        """How the stream stands whose reader is not served any more, as far as this process knows."""
-        over = self._over()
-        return "lives in its log" if over is None else "is over" if over else "goes on"
 
     def _tell_dropped(self) -> None:
         """The reader of a stream that was written to its end took nothing of what its transport holds."""

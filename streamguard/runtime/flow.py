@@ -60,8 +60,8 @@ class Flow:
         self.unanswered = 0  # beats since the reader said anything
         self.rtt: float | None = None  # seconds, of the newest acknowledgement that was measured
         self.measured: float | None = None  # the same of the newest one of all, None where it was not
-        self.gone: Callable[[], object] = _nobody
-        self.waited: Callable[[float], object] = _waited  # called after a wait for credit, with its seconds
+        self.gone: Callable[[], object] | None = None
+        self.waited: Callable[[float], object] | None = None  # called after a wait for credit, with its seconds
         self._last: Any = (at.seq, at.offset, at.crc)  # frame, or row: the newest that was sent
         self._sent = Sent(at.sid)
         self._noted, self._noted_at, self._next = at.seq, -math.inf, at.seq + 1
@@ -97,7 +97,8 @@ class Flow:
     def beat(self) -> bool:
         """A sign of life is due. False where the reader answered none of the last ones: then `gone` was called."""
         if self.unanswered >= MISSED:
-            self.gone()
+            if self.gone is not None:
+                self.gone()
             return False
         self.unanswered += 1
         if self.blocked and not self._said:
@@ -191,13 +192,6 @@ class Flow:
                     await reading()
         finally:
             self.blocked = False
-            self.waited(self._clock() - since)
+            if self.waited is not None:
+                self.waited(self._clock() - since)
         return True
-
-
-def _nobody() -> None:
-    pass
-
-
-def _waited(seconds: float) -> None:
-    pass

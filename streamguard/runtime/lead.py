@@ -32,7 +32,7 @@ class Lead:
         self._most = most
         self._ended = False
         self._changed = anyio.Event()
-        self.waited: Callable[[float], object] = _waited  # called after a wait, with its seconds
+        self.waited: Callable[[float], object] | None = None  # called after a wait, with its seconds
 
     def end(self) -> None:
         """Wait no more: the stream is told to end."""
@@ -52,9 +52,5 @@ class Lead:
             with anyio.move_on_after(pause):
                 await self._changed.wait()
             pause = min(2 * pause, _LONGEST)
-        if since is not None:
+        if since is not None and self.waited is not None:
             self.waited(anyio.current_time() - since)
-
-
-def _waited(seconds: float) -> None:
-    pass

@@ -244,13 +244,14 @@ class Producer:
         on_end: OnEnd | None = None,
         observers: Observers | None = None,
         labels: RequestLabels = NO_LABELS,
+        asked: str = "",
         origin: str | None = None,
     ) -> None:
         since = timing.clock() if renewed is None else renewed
         self.sink = LogSink(log, lease, encoder.cursor, timing.clock, renewed=since, patience=patience)
         self.lease = lease
         self.origin = origin  # see `Observer.began`
-        self.on_read: Callable[[], None] = _nobody  # called when a reader elsewhere says that it is there
+        self.on_read: Callable[[], None] | None = None  # called when a reader elsewhere says that it is there
         self._clock = timing.clock
         quiet = attrs.evolve(timing, heartbeat=None, write=None, peek=0.0, linger=0.0)
         stage = LoggedStage(policy, encoder, fields=self.sink.takes_fields)
@@ -262,7 +263,7 @@ class Producer:
             self.seen.missing = lambda: max(0, encoder.cursor.seq - self.sink.tail.seq)
         told: OnEnd | None = None if on_end is None else lambda outcome: on_end(self._own(outcome))
         self._driver: DirectDriver[list[Any]] = DirectDriver(
-            source, stage, self.sink, quiet, on_end=told, request_id=labels.request_id, seen=self.seen
+            source, stage, self.sink, quiet, on_end=told, request_id=labels.request_id, asked=asked, seen=self.seen
         )
 
     @property
@@ -366,9 +367,5 @@ class Producer:
                 if signal.kind == "cancel":
                     self.cancel()
                     return
-                if signal.kind == "read":
+                if signal.kind == "read" and self.on_read is not None:
                     self.on_read()
-
-
-def _nobody() -> None:
-    pass

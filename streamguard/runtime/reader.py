@@ -108,7 +108,7 @@ async def stored(
 
 class ReplayStage:
     """Pages of frames -> bytes of one connection, behind `at`; `resume` is the address to come back to, `flow`
-    what a reader that gives credit says. `over` tells whether the stream is over, None where that is not known here."""
+    what a reader that gives credit says. `stands` says how the stream does, in the words of a log."""
 
     timed = False
     part = "reader"
@@ -120,7 +120,7 @@ class ReplayStage:
         self.ending = Ending()
         self.items = 0
         self.parting = "lost"  # the reason of a `bye`
-        self.over: Callable[[], bool | None] = _unknown
+        self.stands: Callable[[], str] = _lives
         self._last: Any = None  # frame, or row
         self._at = at._replace(status=None)
         self._own_ids = own_ids
@@ -184,5 +184,6 @@ class ReplayStage:
         return self.guard.bytes
 
 
-def _unknown() -> bool | None:
-    return None
+def _lives() -> str:
+    """Where it is not generated here: whether it is over is not known."""
+    return "lives in its log"

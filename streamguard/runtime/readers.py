@@ -79,6 +79,10 @@ class Readers:
         """How many read this stream."""
         return len(self._streams.get(sid, ()))
 
+    def others(self, reader: Reader) -> bool:
+        """Whether its stream has another one."""
+        return any(other is not reader for other in self._streams.get(reader.sid, {}).values())
+
     def furthest(self, sid: str) -> int | None:
         """The largest offset, in bytes, that a reader of this stream was given; None where nobody reads it."""
         return max((reader.position().offset for reader in self._streams.get(sid, {}).values()), default=None)

@@ -13,6 +13,7 @@ from typing import Any, Final
 
 import anyio
 
+from streamguard.core.arguments import one_line
 from streamguard.core.cursor import Cursor
 from streamguard.core.errors import Failure
 from streamguard.observe.hooks import OnEnd, Outcome
@@ -27,9 +28,10 @@ HOOK_LIMIT: Final = 5.0  # seconds that a hook may take
 HOOK_GRACE: Final = 0.1  # seconds more for one that was told to stop
 
 
-def log_name(stage: Stage[Any], request_id: str | None) -> str:
-    """What a stream is called in the log. Never by the whole sid, which grants access to it."""
-    return stage.cursor.sid[:8] + (f" (request {request_id[:64]})" if request_id else "")
+def log_name(stage: Stage[Any], request_id: str | None, asked: str = "") -> str:
+    """What a stream is called in the log, in one line. Never by the whole sid, which grants access to it."""
+    request = f" of {asked}" if asked else ""
+    return one_line(f"{stage.cursor.sid[:8]}{request}" + (f" (request {request_id[:64]})" if request_id else ""))
 
 
 async def deliver(outcome: Outcome, on_end: OnEnd) -> None:

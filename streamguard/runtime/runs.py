@@ -100,6 +100,14 @@ class Run:
     def sid(self) -> str:
         return self.producer.lease.sid
 
+    def stands(self, otherwise: Callable[[], bool]) -> str:
+        """How the stream does where a reader is not served any more, in the words of a log. `otherwise` answers whether
+        its leaving ends nothing, since there are others, say."""
+        if self.producer.sealed:
+            return "is over"
+        lasts = self.policy.grace or anyio.current_time() < self._present or otherwise()
+        return "goes on" if lasts else "ends now"
+
     def join(self) -> None:
         """A reader came."""
         self._readers += 1

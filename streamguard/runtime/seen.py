@@ -20,6 +20,7 @@ from streamguard.observe.hooks import (
     Acknowledged,
     Blocked,
     Closed,
+    Counts,
     FirstFrame,
     Frames,
     Observers,
@@ -70,6 +71,9 @@ class Unseen:
     def entered(self, source: TokenSource, *, task: bool = True) -> None:
         """The source is about to begin; in this `task`, or in its own context only."""
 
+    def parks(self, since: Callable[[], float | None]) -> None:
+        """Where to ask since when the driver waits for its source."""
+
     def attended(self, now: float) -> bool:
         """The driver has an item in hand. False as long as the next one is wanted too."""
         return True
@@ -88,6 +92,9 @@ class Unseen:
 
     def source_closed(self, since: float, *, abandoned: bool) -> None:
         """The source, which was told to close `since`, has; or was left."""
+
+    def follows(self, producer: Unseen | None, *, credit: bool) -> None:
+        """It is a reader, which gives `credit`, perhaps, of a stream that `producer` is told of; None: not here."""
 
     def resumed(self, frame: int, replayed: int | None) -> None:
         """It is a reader that came back."""
@@ -129,15 +136,17 @@ class Seen(Unseen):
         self._clock = clock
         self._began = now = clock()
         self._counted = 0, cursor.seq, cursor.offset, stage.sent
-        self._from = cursor.seq
+        self._from, self._offset = cursor.seq, cursor.offset
         self._framed = not getattr(stage, "unframed", False)
         self._told = now  # when it was told how many came
         self._first = self._abandoned = False
         self._before: list[Resumed | TakenOver] | None = []  # what is told once it is open; None from then on
         self._meter: LoopMeter | None = None
+        self._since: Callable[[], float | None] = lambda: None
         self.stream = StreamDetails(part or "direct", cursor.sid[:8], labels, now, time.time(), hop, origin)
         if observers.every:
             self.timer = TokenTimer(observers.every, self.stream.part, clock, self._sampled)
+            self.timer.position = lambda: stage.cursor.seq
 
     def timed(self, stage: Stage[Any], sink: Sink[Any] | None) -> tuple[Any, Any]:
         timer = self.timer
@@ -158,11 +167,20 @@ class Seen(Unseen):
     def opened(self) -> None:
         if in_loop():
             self._meter = loop_meter(self._clock)
-        self._tell(Opened(self.stream, self._began))
+        self._tell(Opened(self.stream, self._began, self._far))
         before, self._before = self._before or [], None
         for event in before:
             self._tell(event)
         self._lag(self._began)  # asks for the first reading
+
+    def parks(self, since: Callable[[], float | None]) -> None:
+        self._since = since
+
+    def _far(self) -> Counts:
+        """How far it is, for whoever asks."""
+        cursor, since = self._stage.cursor, self._since()
+        waits = None if since is None else max(0.0, self._clock() - since)
+        return Counts(self._stage.items, max(0, self._made), cursor.offset - self._offset, self._stage.sent, waits)
 
     def attended(self, now: float) -> bool:
         if not self._first and (self._made > 0 if self._framed else self._stage.items > 0):
@@ -195,6 +213,8 @@ class Seen(Unseen):
     def blocked(self, by: Literal["transport", "credit", "lead"], seconds: float) -> None:
         if by == "lead" and self.timer is not None:
             self.timer.excused += seconds  # an append waits for it, too
+        elif by == "credit" and self.timer is not None:
+            self.timer.granted(seconds)
         self._tell(Blocked(self.stream, self._clock(), by, seconds))
 
     def stalled(self, silent: float) -> None:
@@ -211,6 +231,11 @@ class Seen(Unseen):
             self._abandoned = abandoned
             now = self._clock()
             self._tell(SourceClosed(self.stream, now, now - since, abandoned))
+
+    def follows(self, producer: Unseen | None, *, credit: bool) -> None:
+        if self.timer is not None:
+            there = None if producer is None else producer.timer
+            self.timer.follow(None if there is None else there.marks, credit=credit)
 
     def resumed(self, frame: int, replayed: int | None) -> None:
         self._begin(Resumed(self.stream, self._clock(), frame, replayed))
@@ -239,6 +264,7 @@ class Seen(Unseen):
             self._tell(AbortNotCarried(stream, now, stream.hop))
         lost = getattr(self._inner, "lost", 0) + self.missing()
         self._tell(Closed(stream, now, outcome, lost, self._lag(now), self.latency()))
+        self._since = lambda: None  # else driver and observer would keep each other
         self._tell = _told  # a source that was abandoned may still close, and an acknowledgement come
 
     def _parted(self, outcome: Outcome) -> Outcome:

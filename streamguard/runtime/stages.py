@@ -13,6 +13,7 @@ the same. Enter it with `async with`: the driver is a task of its own, and leavi
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
+from contextlib import nullcontext
 from types import TracebackType
 from typing import Any, Generic, TypeVar, overload
 
@@ -30,6 +31,7 @@ from streamguard.core.items import Item
 from streamguard.core.pipeline import Pipeline, require_stage
 from streamguard.observe.hooks import Observer, Observers, OnEnd, Outcome, observers_of
 from streamguard.runtime.direct import DirectDriver
+from streamguard.runtime.drain import Draining
 from streamguard.runtime.lists import FrameLists, ItemLists
 from streamguard.runtime.seen import seen_by
 from streamguard.runtime.sink import Stage
@@ -103,6 +105,8 @@ class StageStream(Generic[T]):
     """A source through some of the stages, as an async iterator. `outcome` is set when it is over.
 
     Whoever iterates is waited for: the write deadline of `timing` is not this one's, but the server's that writes.
+    `drain` ends it as `shutdown` where it outlasts the grace of a process that is told to go; who serves asks it
+    whether it is `ready` before a stream is made.
 
     Raises, after the last item: StreamAborted if the stages end in a guard and the terminal was not
     `complete`; else, if they make no frames, what the source raised, as in peek mode before anything was sent.
@@ -116,6 +120,7 @@ class StageStream(Generic[T]):
         timing: Timing = DEFAULT_TIMING,
         on_end: OnEnd | None = None,
         observe: Observer | Sequence[Observer] | Observers | None = None,
+        drain: Draining | None = None,
     ) -> None:
         require("timing", timing, Timing, TIMING_EXAMPLE)
         if on_end is not None:
@@ -125,6 +130,9 @@ class StageStream(Generic[T]):
         self._timing = attrs.evolve(timing, write=None)  # who iterates is waited for: it may do more than write
         self._on_end = on_end
         self._observers = observers_of(observe)
+        if drain is not None:
+            require("drain", drain, Draining, "Draining(grace=20)")
+        self._joined = nullcontext if drain is None else drain.draining.joined
         self._waiting: list[T] = []
         self._sink: _HandOver[Any] | None = None
         self._driver: DirectDriver[Any] | None = None
@@ -181,7 +189,8 @@ class StageStream(Generic[T]):
 
     async def _run(self, driver: DirectDriver[Any], sink: _HandOver[Any]) -> None:
         try:
-            await driver.run()
+            with self._joined(driver.shut_down):
+                await driver.run()
         except Exception as exc:
             if exc is not driver.exception:
                 raise
@@ -216,7 +225,8 @@ def pipe(
     /,
     **options: Any,
 ) -> TokenSource | StageStream[Any]:
-    """The stages given, in their order, joined; options are `timing`, `on_end` and `observe`."""
+    """The stages given, in their order, joined; options are `timing`, `on_end`, `observe`
+    and `drain`."""
     for stage, kind in ((encoder, FramedEncoder), (guard, CompletionGuard)):
         if stage is not None:
             require_stage(stage, kind, "source, policy, encoder, guard")
@@ -250,5 +260,7 @@ class GuardedStream(StageStream[bytes]):
         timing: Timing = DEFAULT_TIMING,
         on_end: OnEnd | None = None,
         observe: Observer | Sequence[Observer] | Observers | None = None,
+        drain: Draining | None = None,
     ) -> None:
-        super().__init__(source, Pipeline(policy, encoder, guard), timing=timing, on_end=on_end, observe=observe)
+        own: Any = {"timing": timing, "on_end": on_end, "observe": observe, "drain": drain}
+        super().__init__(source, Pipeline(policy, encoder, guard), **own)

@@ -8,27 +8,41 @@ The seconds of a token are parts of one way, so that none is counted twice. A so
 tokens in its buffer because of the write that the driver is in, and that time is the write's.
 
 What a policy lets go of is taken for all that it held: of a token that is cut in two, the first part counts.
+
+A reader of a log is given pages, and what it samples are those with a frame that the producer sampled: then it is known
+when the log had it. Where another process generates the stream that is not known, and one page in so many is sampled.
 """
 
 from __future__ import annotations
 
+import math
 from collections import deque
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Final, Generic, TypeVar
 
 import attrs
 
+from streamguard.core.frame import place_of
 from streamguard.core.items import Item
 from streamguard.observe.hooks import Part
 from streamguard.observe.stream import Leg
 from streamguard.runtime.buffer import HandOver
 from streamguard.runtime.sink import Sink, Stage
 
-__all__ = ["TimedSink", "TimedStage", "TokenTimer"]
+__all__ = ["Appended", "TimedSink", "TimedStage", "TokenTimer"]
 
 T = TypeVar("T", bytes, list[Any])
 
+_MARKS: Final = 256  # sampled frames of which it is kept when the log had them
 _WRITE: Final[Mapping[Part, Leg]] = {"producer": "appended"}  # else `sent`
+
+
+@attrs.define
+class Appended:
+    """A frame that was sampled, and since when the log has it."""
+
+    seq: int
+    at: float = math.inf
 
 
 @attrs.define
@@ -56,6 +70,12 @@ class TokenTimer:
         self._free = clock()
         self._items = 0
         self._buffer: HandOver | None = None
+        self.marks: deque[Appended] = deque(maxlen=_MARKS)  # of a producer, in their order
+        self.position: Callable[[], int] = _nowhere  # of a producer: its newest frame
+        self._follows = False  # it is a reader
+        self._from: deque[Appended] | None = None  # the producer's marks, where it is here
+        self._gives_credit = False
+        self._waited = 0.0  # for credit, since the last page
         self._put: deque[tuple[int, float]] = deque()  # which of the buffer's items are sampled, and when they were put
 
     def buffered(self, buffer: HandOver) -> None:
@@ -73,9 +93,17 @@ class TokenTimer:
         self._buffer = buffer
         buffer.put = noted  # type: ignore[method-assign]
 
+    def follow(self, marks: deque[Appended] | None, *, credit: bool) -> None:
+        """It is a reader's; of a stream that is generated here `marks` are its producer's."""
+        self._follows, self._from, self._gives_credit = True, marks, credit
+
+    def granted(self, seconds: float) -> None:
+        """The reader gave credit, for which the next page waited."""
+        self._waited += seconds
+
     def looks(self) -> bool:
         """Whether the next item is to be looked at. To be asked once for each."""
-        if self._buffer is not None:
+        if self._buffer is not None or self._follows:
             self.armed = True
             return True
         self._items += 1
@@ -83,8 +111,10 @@ class TokenTimer:
         self.armed = place == self._every - 1
         return place == 0 or self.armed or bool(self._held)
 
-    def taken(self, now: float) -> _Token | None:
+    def taken(self, now: float, item: Any) -> _Token | None:
         """The item that the driver took at `now`, if it is sampled."""
+        if self._follows:
+            return self._page(now, item)
         put = now
         if self._buffer is not None:
             if not self._put or self._put[0][0] > self._buffer.taken:
@@ -100,6 +130,25 @@ class TokenTimer:
             if self._buffer is not None:
                 legs["buffered"] = max(0.0, now - max(put, self._free))
             legs["held"] = 0.0
+        legs["encoded"] = 0.0
+        return _Token(legs, now)
+
+    def _page(self, now: float, page: Sequence[Any]) -> _Token | None:
+        """The same of what a reader is given."""
+        self._items += 1
+        waited, self._waited = self._waited, 0.0
+        if self._items == 1 or (self._from is None and self._items % self._every):
+            return None
+        legs: dict[Leg, float] = {}
+        if self._from is not None:
+            first, last = place_of(page[0])[0], place_of(page[-1])[0]
+            mark = next((each for each in self._from if each.seq >= first), None)  # the one that waited longest
+            if mark is None or mark.seq > last:
+                return None
+            # Where the append has not returned, as that of a log elsewhere, the frame is here at once.
+            legs["read"] = max(0.0, now - max(self._free, min(mark.at, now)) - waited)
+        if self._gives_credit:
+            legs["credit"] = waited
         legs["encoded"] = 0.0
         return _Token(legs, now)
 
@@ -145,8 +194,13 @@ class TokenTimer:
     async def write(self, write: Awaitable[None]) -> None:
         """Await a write."""
         self.excused, began = 0.0, self.clock()
+        mark = Appended(self.position()) if self.leaving and self._write == "appended" else None
+        if mark is not None:
+            self.marks.append(mark)  # now: a log elsewhere may give a reader the frame before the append returns
         await write
         self.written(began)
+        if mark is not None:
+            mark.at = self._free - self.excused
 
 
 class TimedStage(Generic[T]):
@@ -164,7 +218,7 @@ class TimedStage(Generic[T]):
         timer = self._timer
         if not timer.looks():
             return self._push(item, now)
-        token, began = timer.taken(now), timer.clock()
+        token, began = timer.taken(now, item), timer.clock()
         out = self._push(item, now)
         timer.made(out, began, token)
         return out
@@ -200,3 +254,7 @@ class TimedSink(Generic[T]):
     def send(self, data: T) -> Awaitable[None]:
         timer = self._timer
         return timer.write(self._send(data)) if timer.leaving or timer.armed else self._send(data)
+
+
+def _nowhere() -> int:
+    return 0

@@ -73,6 +73,7 @@ class ClockWatch(Generic[T]):
         self._clock = timing.clock
         self._started = self._clock()
         self._name = name
+        seen.parks(lambda: self.parked)
 
     def stop(self, why: Why) -> None:
         """End the stream: at once if the driver waits for the source, else after the write it is in."""

@@ -70,8 +70,27 @@ def test_the_log_names_the_stream_and_not_the_whole_id(caplog: pytest.LogCapture
     with serving(answering(failing, timing=QUICK, on_end=ends)) as server:
         exchange(server.connect())
     sid = ends.wait().cursor.sid
-    assert f"stream {sid[:8]} ended as failed" in caplog.text
+    assert f"stream {sid[:8]} of GET / ended as failed" in caplog.text
     assert sid not in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("target", "said"),
+    [
+        ("/chat?key=secret", "of GET /chat ended"),
+        ("/a%0Astream%20x", r"of GET /a\nstream x ended"),
+        (f"/streams/{'A' * 22}", "of GET /streams/… ended"),
+        (f"/{'a' * 500}", f"of GET /{'a' * 199} ended"),
+    ],
+    ids=["a query", "a line", "a stream's id", "long"],
+)
+def test_the_log_names_what_was_asked_for_bounded_and_in_one_line(
+    target: str, said: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    with serving(answering(failing, timing=QUICK)) as server:
+        exchange(server.connect(), path=target)
+    assert said in caplog.text
+    assert "secret" not in caplog.text
 
 
 def test_an_exceptions_message_goes_to_the_log_and_not_to_the_reader(caplog: pytest.LogCaptureFixture) -> None:
@@ -176,6 +195,7 @@ def test_http_1_0_gets_the_terminal_in_band_and_one_warning(
         responses = [exchange(server.connect(), version="1.0") for _ in range(2)]
     assert [response.verdict for response in responses] == [Verdict.FAILED] * 2
     assert len([record for record in caplog.records if "HTTP/1.0" in record.message]) == 1
+    assert "http10=?1" in responses[0].header("streamguard")  # for `check`, which asks through what asked so
 
 
 @STACK
@@ -184,6 +204,7 @@ def test_http_1_0_buffered_has_its_length(stack: tuple[str, str]) -> None:
         response = exchange(server.connect(), version="1.0")
     assert (response.status, response.clean, response.verdict) == (200, True, Verdict.COMPLETE)
     assert response.header("content-length") == str(len(response.body))
+    assert "http10" not in response.header("streamguard")
 
 
 @pytest.mark.parametrize("sealed", [False, True])

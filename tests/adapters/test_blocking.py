@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -17,6 +18,7 @@ from streamguard.runtime.admission import Admission
 from streamguard.runtime.blocking import BodyAborted
 from streamguard.runtime.drain import Drain
 from streamguard.runtime.slots import Limits
+from streamguard.runtime.timing import Timing
 from tests.adapters.servers import DEADLINE
 
 
@@ -155,6 +157,23 @@ def test_an_answer_serves_one_request(caplog: pytest.LogCaptureFixture) -> None:
 
 
 OLD = {"SERVER_PROTOCOL": "HTTP/1.0"}
+
+
+def test_the_log_names_what_was_asked_for(caplog: pytest.LogCaptureFixture) -> None:
+    for more in ({}, {"peek": 60.0}):
+        answer = BlockingAnswer(Source(SourceFailed("overloaded", "later")), timing=Timing(linger=0.0, **more))
+        with suppress(BodyAborted):
+            sent(answer.begin(environ(SCRIPT_NAME="/api", PATH_INFO="/caf\xc3\xa9", QUERY_STRING="key=secret")))
+    ended, _, early = [record.getMessage() for record in caplog.records]
+    assert " of GET /api/café ended as failed after 0 items: overloaded: later" in ended
+    assert early.startswith("a stream of GET /api/café failed before its first item: HTTP 500: ")
+
+
+def test_over_http_1_0_the_head_says_so() -> None:
+    for given, said in ((OLD, True), ({}, False)):
+        head = BlockingAnswer(Source("one")).begin(environ(**given))
+        assert ("http10=?1" in fields(head)["streamguard"]) is said
+        sent(head)
 
 
 def test_over_http_1_0_the_whole_has_its_length() -> None:

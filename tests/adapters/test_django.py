@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
 import threading
 from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
 import pytest
-from asgiref.sync import sync_to_async
+from asgiref.sync import AsyncToSync, async_to_sync, sync_to_async
 from django.core.asgi import get_asgi_application
 from django.core.signals import request_finished
 from django.db import connection
@@ -165,6 +166,17 @@ def test_an_async_source_may_use_the_database_under_both_and_its_connection_is_c
     for raw in seen:
         with pytest.raises(Exception, match="closed database"):
             raw.execute("select 3")
+
+
+def test_asgiref_keeps_a_threads_executor_where_an_async_source_hides_it() -> None:
+    """Under no public name: where it is renamed, hiding it would hide nothing, and say nothing."""
+    seen: list[Any] = []
+
+    async def look() -> None:
+        seen.append(AsyncToSync.executors.current)
+
+    async_to_sync(look)()
+    assert isinstance(seen[0], concurrent.futures.Executor)
 
 
 def test_a_request_is_finished_when_its_stream_is_and_not_before() -> None:

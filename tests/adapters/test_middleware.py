@@ -19,9 +19,10 @@ from starlette.responses import StreamingResponse
 from starlette.routing import Route
 
 from streamguard.adapters.middleware import GuardMiddleware, Report
+from streamguard.adapters.middleware_report import Ends
 from streamguard.adapters.seal import Message, Receive, Scope, SealMiddleware, Send
 from streamguard.core.dialect import Raw
-from tests.adapters.middleware_apps import DONE, LINES, QUICK, called, chunk, http, streaming
+from tests.adapters.middleware_apps import DONE, EVENTS, LINES, QUICK, called, chunk, http, streaming
 
 pytestmark = pytest.mark.anyio
 
@@ -220,12 +221,60 @@ async def test_the_summary_says_where_and_why_and_has_an_end() -> None:
     assert found["recent"][-1]["endpoint"] == "GET /299"
 
 
+MARKED = "event.data == '[DONE]'"
+
+
+@pytest.mark.parametrize(
+    ("last", "kind", "rule"),
+    [
+        ([DONE], EVENTS, MARKED),
+        ([b"data: [DO", b"NE]\n", b"\n", b""], EVENTS, MARKED),
+        ([b"data: " + b"x" * 400 + b"\n\ndata: [DONE]\r\n\r\n"], EVENTS, MARKED),
+        ([b'event: over\ndata: {"tokens": 7}\n\n'], EVENTS, "event.event == 'over'"),
+        ([b"data: a\ndata: b\n\n"], EVENTS, r"event.data == 'a\nb'"),
+        ([b'{"last": 1}\n'], LINES, """event.data == '{"last": 1}'"""),
+        ([b"data: " + b"x" * 400 + b"\n\n"], EVENTS, ""),
+        ([b": nothing\n\n"], EVENTS, ""),
+    ],
+)  # fmt: skip
+async def test_of_events_made_by_hand_the_summary_has_the_marker_that_some_of_them_lack(
+    last: list[bytes], kind: bytes, rule: str
+) -> None:
+    """To the middleware an early return of such a generator looks like its end: whoever wrote it knows better."""
+    report, first = Report(), b"data: 1\n\n" if kind == EVENTS else b'{"n": 1}\n'
+    for source in ([first, *last], [first, *last], [first, *last], [first]):
+        await called(GuardMiddleware(streaming(source, kind=kind), report=report, on_sigterm=False), http(path="/hand"))
+    ends = report.as_dict()["endpoints"]["GET /hand"]
+    assert (ends["streams"], ends["refused"], ends["by_marker"], ends["by_own_end"]) == (4, 0, 0, 4)
+    advice = f"3 of 4 streams that may end as they like had `{rule}` last, and 1 had not: "
+    assert ends["hint"] == (f"{advice}if that is their end, say end=lambda event: {rule}" if rule else "")
+    assert str(report).startswith("4 streams: 4 complete (4 of them by the application's own end alone), 0 refused, ")
+    assert ("; GET /hand: 3 of 4 streams that may end" in str(report)) == bool(rule)
+
+
+async def test_where_all_end_alike_or_by_a_marker_that_is_known_there_is_nothing_to_name() -> None:
+    report = Report()
+    for source in (WHOLE, WHOLE, [*OWN, DONE], [*OWN, DONE]):
+        await called(GuardMiddleware(streaming(source), report=report, on_sigterm=False))
+    assert report.ends["GET /"] == Ends(2, 2, {MARKED: 2})
+    assert (report.hints, report.complete) == ([], 4)
+
+
+def test_what_is_kept_of_last_events_is_bounded_and_the_commonest_stays() -> None:
+    ends = Ends()
+    for number in range(1000):
+        ends.add(MARKED if number % 3 else f"event.data == '{number}'")
+    assert len(ends.last) == 8
+    assert ends.last[MARKED] == 666
+    assert "666 of 1000" in ends.hint
+
+
 async def test_the_summary_is_logged_at_the_shutdown(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     middleware = GuardMiddleware(streaming(WHOLE[:1]), on_sigterm=False)
     await called(middleware)
     await lived(middleware)
-    assert "GuardMiddleware (report): 1 streams: 0 complete, 1 refused, 0 left (unproven_end 1)" in caplog.text
+    assert "looked at 1 streams: 0 complete, 1 refused, 0 left (unproven_end 1)" in caplog.text
 
 
 # ---- outermost ------------------------------------------------------------------------------------

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import AsyncGenerator
 from itertools import pairwise
 from typing import Any
@@ -18,7 +19,7 @@ from starlette.responses import StreamingResponse
 from starlette.routing import Route
 
 from streamguard.adapters.middleware import GuardMiddleware
-from streamguard.adapters.seal import Message, Receive, Scope, SealMiddleware, Send
+from streamguard.adapters.seal import Message, Receive, Scope, SealMiddleware, Send, UnsealedResponse
 from streamguard.app import StreamGuard, anyone_with_the_id
 from streamguard.core.cursor import cursor_zero
 from streamguard.core.receipt import Verdict
@@ -49,6 +50,20 @@ async def broken() -> AsyncGenerator[bytes, None]:
     raise ValueError("password=hunter2")
 
 
+@pytest.mark.parametrize("guarded_by", ["nothing", "a log"])
+async def test_a_middleware_that_stands_outside_of_it_is_told_of_by_its_own_name(guarded_by: str) -> None:
+    """Whoever added GuardMiddleware knows of no other seal, and is told to move the one that there is."""
+    guard = None if guarded_by == "nothing" else StreamGuard(MemoryLog(), authorize=anyone_with_the_id)
+
+    async def passing(request: Any, call_next: Any) -> Any:
+        return await call_next(request)
+
+    sent = await called(BaseHTTPMiddleware(guarding(WHOLE, named={"guard": guard}), dispatch=passing))
+    assert isinstance(sent.raised, UnsealedResponse)
+    assert "Add GuardMiddleware last, after every other add_middleware" in str(sent.raised)
+    assert "SealMiddleware" not in str(sent.raised)
+
+
 HTTP_1_0: dict[str, tuple[str, Any, int]] = {  # the option, the application's chunks, the status
     "warn": ("warn", WHOLE, 200),
     "warn, broken": ("warn", WHOLE[:-1], 200),
@@ -72,6 +87,7 @@ async def test_over_http_1_0_a_stream_is_guarded_as_http10_says(
         if status == 200:
             assert (b'"error"' in sent.body, DONE in sent.body) == (source != WHOLE, source == WHOLE)
             assert (sent.header("content-length") == str(len(sent.body))) == (http10 == "buffer")
+            assert ("http10" in sent.header("streamguard")) == (http10 == "warn")
 
 
 @pytest.mark.parametrize("http10", ["warn", "buffer", "refuse"])
@@ -333,7 +349,7 @@ async def test_lines_without_their_end_get_an_error_and_are_aborted(
     assert sent.body.startswith(b"".join(pieces))
     assert last in sent.body.removeprefix(b"".join(pieces[:-1]))
     assert middleware.report.refused == 1
-    assert "ended as failed" in caplog.text
+    assert re.search(r"stream \S+ of GET / ended as failed", caplog.text)
 
 
 async def test_lines_whose_application_raises_say_so_and_no_more(caplog: pytest.LogCaptureFixture) -> None:

@@ -11,6 +11,7 @@ import pytest
 from streamguard.adapters.middleware import GuardMiddleware
 from streamguard.adapters.seal import ASGIApp, Message, Receive, Scope, Send
 from streamguard.app import StreamGuard, anyone_with_the_id
+from streamguard.core.dialect import Raw
 from streamguard.log.memory import MemoryLog
 from streamguard.observe.hooks import Outcome
 from streamguard.runtime.slots import Limits
@@ -176,6 +177,29 @@ async def test_the_principal_of_a_key_is_asked_for_once() -> None:
     assert (sent.clean, asked) == (True, ["start"])
 
 
+async def test_who_waits_behind_its_own_key_and_leaves_is_let_go() -> None:
+    """Before the application, whose head takes its time, has answered the first request with that key."""
+    reached, go, left, starts = anyio.Event(), anyio.Event(), anyio.Event(), 0
+
+    async def slow(scope: Scope, receive: Receive, send: Send) -> None:
+        nonlocal starts
+        starts += 1
+        reached.set()
+        await go.wait()
+        await streaming([*REST[EVENTS]])(scope, receive, send)
+
+    middleware = GuardMiddleware(slow, a_guard(), "guard", timing=QUICK, on_sigterm=False)
+    asking = http("POST", **{"idempotency-key": "k" * 22})
+    with anyio.fail_after(5):
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(called, middleware, asking)
+            await reached.wait()
+            left.set()
+            second = await called(middleware, asking, leave=left)
+            go.set()
+    assert (second.status, second.raised, starts) == (503, None, 1)
+
+
 @KINDS
 async def test_a_reader_that_takes_nothing_is_dropped(kind: bytes) -> None:
     """In the first part, which the driver writes, and in a later one, which the application does."""
@@ -267,3 +291,31 @@ async def test_events_are_written_in_the_applications_own_task() -> None:
     sent = await called(GuardMiddleware(app, mode="guard", timing=QUICK, on_sigterm=False), on_body=seen)
     assert len(events(sent.body)) == 5
     assert [task == own for task in tasks][2:4] == [True, True]
+
+
+@pytest.mark.parametrize(("method", "version"), [("GET", "1.0"), ("GET", "1"), ("HEAD", "1.1"), ("GET", "1.1")])
+async def test_the_endpoints_addresses_are_never_the_applications(method: str, version: str) -> None:
+    model = Model(EVENTS)
+    model.go.set()
+    middleware = model.behind(a_guard(), rule=lambda scope: None if scope["path"] == "/streams" else Raw("known"))
+    first = await called(middleware, http(accept="text/event-stream"))
+    at = next(line[4:] for line in first.body.decode().split("\n") if line.startswith("id: "))
+    rest = await called(middleware, http(method, "/streams", version, last_event_id=at))
+    assert (rest.status, model.begun) == (200, 1)
+    assert [data for _, data in events(rest.body)] == ([] if method == "HEAD" else [*_payloads(REST[EVENTS])])
+
+
+async def test_a_cursor_is_no_start_over_http_1_0_either() -> None:
+    model = Model(EVENTS)
+    model.go.set()
+    middleware = model.behind(a_guard())
+    first = await called(middleware, http(accept="text/event-stream"))
+    at = next(line[4:] for line in first.body.decode().split("\n") if line.startswith("id: "))
+    rest = await called(middleware, http(version="1.0", last_event_id=at))
+    assert ([data for _, data in events(rest.body)], model.begun) == (_payloads(REST[EVENTS]), 1)
+    alone = model.behind()
+    assert (await called(alone, http(version="1.0", last_event_id=at))).status == 404
+
+
+def _payloads(pieces: list[bytes]) -> list[str]:
+    return [data for _, data in events(b"".join(pieces))]

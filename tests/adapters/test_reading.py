@@ -14,6 +14,7 @@ from streamguard.adapters.options import AnswerOptions
 from streamguard.adapters.reading import ROOT, Reading, why_not
 from streamguard.app import OWN, StreamGuard
 from streamguard.core.cursor import Cursor, cursor_zero
+from streamguard.core.dialect import Raw
 from streamguard.core.errors import SourceFailed
 from streamguard.core.flush import EveryTokens
 from streamguard.core.framing import FramedEncoder
@@ -55,7 +56,8 @@ async def generated(source: Any = words, **info: Any) -> StreamGuard:
     """A guard whose log has a whole stream, SID, of WHO."""
     log = MemoryLog()
     lease = await log.create(StreamInfo(SID, principal=WHO, **info), 15.0)
-    encoder = FramedEncoder(info.get("dialect", "native"), sid=SID)
+    dialect = Raw("known") if info.get("dialect") == "raw" else "native"
+    encoder = FramedEncoder(dialect, sid=SID)
     await Producer(TokenSource(source()), EveryTokens(1), encoder, log, lease, Timing()).run()
     return StreamGuard(log, authorize=lambda scope, action: WHO, on_sigterm=False)
 
@@ -128,6 +130,60 @@ async def test_a_failed_stream_is_read_to_its_terminal_and_aborted() -> None:
     verifier.feed(answer.body)
     verifier.end(clean=answer.clean)
     assert (answer.status, answer.clean, verifier.verdict) == (200, False, Verdict.FAILED)
+
+
+async def events() -> AsyncIterator[str]:
+    for word in ("one", "two"):
+        yield f"data: {word}\n\n"
+
+
+async def nothing() -> AsyncIterator[str]:
+    return
+    yield
+
+
+async def broken() -> AsyncIterator[str]:
+    yield "data: one\n\n"
+    raise SourceFailed("overloaded", "later")
+
+
+EVENT_SOURCE: dict[str, Any] = {"accept": "text/event-stream", "cache_control": "no-cache"}
+
+
+@pytest.mark.parametrize(
+    ("headers", "status", "ends"),
+    [
+        (EVENT_SOURCE, 204, False),
+        ({"accept": "text/event-stream"}, 200, True),
+        ({**EVENT_SOURCE, "streamguard": "v=1"}, 200, True),
+    ],
+    ids=["EventSource", "fetch", "ours"],
+)
+async def test_an_end_that_is_a_comment_stops_who_cannot_see_it_and_reaches_who_can(
+    headers: dict[str, Any], status: int, ends: bool
+) -> None:
+    guard = await generated(events, dialect="raw")
+    answer = asked(guard, **headers)
+    await answer.reading.resume(await cursor_behind(guard, 2), WHO)
+    assert (answer.status, answer.clean) == (status, True)
+    assert (b"\n: end " in answer.body, b"data:" in answer.body) == (ends, False)
+    before = asked(guard, **headers)
+    await before.reading.resume(await cursor_behind(guard, 1), WHO)
+    assert b"data: two\n\n" in before.body
+
+
+async def test_a_stream_without_an_event_stops_an_event_source_that_has_no_cursor() -> None:
+    guard = await generated(nothing, dialect="raw")
+    answer = asked(guard, **EVENT_SOURCE)
+    await answer.reading.begin(StreamInfo(SID, "raw", principal=WHO))
+    assert (answer.status, answer.body) == (204, b"")
+
+
+async def test_an_end_that_is_an_event_reaches_an_event_source() -> None:
+    guard = await generated(broken, dialect="raw")
+    answer = asked(guard, **EVENT_SOURCE)
+    await answer.reading.resume(await cursor_behind(guard, 1), WHO)
+    assert (answer.status, answer.clean, b"event: error\n" in answer.body) == (200, False, True)
 
 
 @pytest.mark.parametrize(("method", "headers", "status"), [("GET", {}, 204), ("POST", {"streamguard": "v=1"}, 204)])

@@ -6,7 +6,7 @@ import anyio
 import pytest
 
 from streamguard.adapters.logged import Claim
-from streamguard.adapters.same_key import SameKey, nobody_waits
+from streamguard.adapters.same_key import LEFT, SameKey, nobody_waits
 from streamguard.core.exchange import RequestFacts, problem
 from streamguard.log.base import StreamInfo
 
@@ -34,9 +34,9 @@ async def test_the_others_wait_until_the_first_has_begun_and_find_what_it_did() 
     keys, log, info, found = SameKey(), Log(), StreamInfo("s" * 22), list[Claim]()
 
     async def another() -> None:
-        found.append((await keys.claim(log.look))[0])
+        found.append((await keys.claim(log.look, anyio.sleep_forever))[0])
 
-    first, begun = await keys.claim(log.look)
+    first, begun = await keys.claim(log.look, anyio.sleep_forever)
     assert first.starts
     async with anyio.create_task_group() as tasks:
         for _ in range(3):
@@ -54,7 +54,7 @@ async def test_of_those_behind_one_that_left_nothing_one_is_first_again() -> Non
 
     async def one() -> None:
         nonlocal turns, most
-        _, begun = await keys.claim(log.look)
+        _, begun = await keys.claim(log.look, anyio.sleep_forever)
         turns += 1
         most = max(most, turns)
         await anyio.lowlevel.checkpoint()
@@ -66,7 +66,7 @@ async def test_of_those_behind_one_that_left_nothing_one_is_first_again() -> Non
         for _ in range(5):
             tasks.start_soon(one)
     assert most == 1
-    assert (await keys.claim(log.look))[0].starts
+    assert (await keys.claim(log.look, anyio.sleep_forever))[0].starts
 
 
 async def test_other_keys_and_requests_without_one_wait_for_nobody() -> None:
@@ -81,8 +81,25 @@ async def test_other_keys_and_requests_without_one_wait_for_nobody() -> None:
     async def refused() -> Claim:
         return Claim(FACTS, key="k", refused=REFUSED)
 
-    await keys.claim(log.look)
+    await keys.claim(log.look, anyio.sleep_forever)
     with anyio.fail_after(5):
         for make in (other, without, without, refused):
-            claim, begun = await keys.claim(make)
+            claim, begun = await keys.claim(make, anyio.sleep_forever)
             assert (begun is nobody_waits) == (claim.key != "other")
+
+
+async def test_one_whose_reader_leaves_waits_no_longer_and_holds_nobody_up() -> None:
+    keys, log, hung_up = SameKey(), Log(), anyio.Event()
+    _, begun = await keys.claim(log.look, anyio.sleep_forever)
+    with anyio.fail_after(5):
+        async with anyio.create_task_group() as tasks:
+
+            async def hang_up() -> None:
+                await anyio.wait_all_tasks_blocked()
+                hung_up.set()
+
+            tasks.start_soon(hang_up)
+            claim, of_none = await keys.claim(log.look, hung_up.wait)
+        assert (claim.refused, of_none is nobody_waits, log.looks) == (LEFT, True, 2)
+        begun()
+        assert (await keys.claim(log.look, anyio.sleep_forever))[0].starts

@@ -37,6 +37,21 @@ def test_a_reader_that_leaves_is_told_of_as_one(caplog: pytest.LogCaptureFixture
     assert len(lines(caplog)) == 1
 
 
+def test_of_the_last_reader_of_a_stream_that_nobody_can_come_back_to_it_is_said_that_it_ends(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.INFO, "streamguard")
+    site = Site("t0 ", Gate())
+    with serving(site.app) as server:
+        with server.connect() as connection:
+            connection.request("POST", "/tokens")
+            connection.until(b"t0 ")
+        site.idle()
+    first, last = [line for _, line in lines(caplog)]
+    assert "of POST /tokens ends now: a reader is not served any more, after 1 items: gone: the reader left" in first
+    assert "of POST /tokens ended as cancelled after 1 items: gone: the reader left" in last
+
+
 @pytest.mark.parametrize(
     ("timing", "why"),
     [

@@ -33,6 +33,7 @@ from streamguard.observe.hooks import (
     Opened,
     ReaderGone,
     Refused,
+    Sampled,
 )
 from streamguard.runtime.admission import Admission
 from streamguard.runtime.slots import Limits
@@ -83,6 +84,7 @@ def test_a_stream_bears_what_its_request_is_called_and_its_route_but_not_its_add
 
 def test_the_reader_and_the_producer_of_a_request_are_told_apart_and_acknowledgements_are_measured() -> None:
     noted, gate = Noted(), Gate()
+    noted.every = 1
     site = Site(*TOKENS[:4], gate, *TOKENS[4:], observe=noted)
     with serving(site.app) as server, reading(server, **CREDIT) as connection:
         connection.until(b't3 "')
@@ -101,6 +103,9 @@ def test_the_reader_and_the_producer_of_a_request_are_told_apart_and_acknowledge
     assert acknowledged.rtt > 0
     blocked = noted.all(Blocked)
     assert [(event.by, event.stream.part) for event in blocked] == [("credit", "reader")]
+    pages = [event.legs for event in noted.all(Sampled, "reader")]
+    assert {name for legs in pages for name in legs} == {"read", "credit", "encoded", "sent"}
+    assert max(legs["credit"] for legs in pages) == pytest.approx(blocked[0].seconds)
     assert sorted(event.stream.part for event in noted.all(Opened)) == ["producer", "reader"]
     assert len({event.stream.name for event in noted.all(Opened)}) == 1
     assert sid_of(connection.received) not in repr([event.stream for event in noted.all(Opened)])

@@ -107,6 +107,7 @@ def in_python(stream: Damaged) -> list[Any]:
     code = receipt.failure.code if receipt.failure else None
     said = [receipt.verdict.value, receipt.code, len(answer.frames), answer.text, receipt.proved_by]
     found: list[Any] = [*said, receipt.finish_reason, code, receipt.status, receipt.frames, receipt.crc]
+    found.append([{"type": block.type, **block.fields} for frame in answer.frames for block in frame.blocks])
     return found
 
 

@@ -5,6 +5,8 @@
 //   {"id": 3, "do": "verdicts", "with": [[{stream}]]}              what it makes of the streams of damage.py
 //   {"id": 4, "do": "promises", "with": [["v=1, …"]]}              what it reads in values of the header Streamguard
 //   {"id": 5, "do": "vectors", "with": [["a.json"], 1]}            what it makes of the vectors in files
+//   {"id": 6, "do": "blocks", "with": ["http://…", {options}]}     the blocks that a loop is given, and what ended it
+//   {"id": 7, "do": "parsed", "with": [[{stream}]]}                the same as of "verdicts", and how much was parsed for that
 import { readFileSync } from "node:fs";
 import readline from "node:readline";
 import { pathToFileURL } from "node:url";
@@ -22,6 +24,30 @@ const verbs = {
   async drop() {
     await dispatcher.destroy();
     dispatcher = new Agent();
+  },
+  async blocks(url, options) {
+    const found = { blocks: [], received: null, error: null };
+    const answer = await sg.stream(url, { ...options, dispatcher });
+    try {
+      for await (const block of answer.blocks()) found.blocks.push(block);
+    } catch (error) {
+      found.error = error.name;
+    }
+    return { ...found, received: answer.received };
+  },
+  async parsed(streams) {
+    const { parse } = JSON;
+    let characters = 0;
+    JSON.parse = (text) => {
+      characters += text.length;
+      return parse(text);
+    };
+    try {
+      const said = verdicts(sg, streams);
+      return { said, characters };
+    } finally {
+      JSON.parse = parse;
+    }
   },
   verdicts: async (streams) => verdicts(sg, streams),
   promises: async (headers) => headers.map((header) => {

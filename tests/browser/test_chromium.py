@@ -3,24 +3,31 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
 
+import anyio
 import pytest
+from starlette.applications import Starlette
 from starlette.middleware.cors import CORSMiddleware
+from starlette.requests import Request
+from starlette.responses import StreamingResponse
+from starlette.routing import Route
 
 from streamguard.adapters.endpoints import CORS_EXPOSED, CORS_HEADERS
 from streamguard.browser import SCRIPT
 from streamguard.core.errors import SourceFailed
 from streamguard.testing.plan import HEAD, Plan, RandomCut
 from tests.adapters.logged_apps import Site
+from tests.adapters.middleware_apps import DONE, chunk
 from tests.adapters.servers import Gate, serving
 from tests.browser.conftest import HERE
 from tests.clients.browser import Browser, Page
 from tests.clients.site import Front, through
 from tests.proofs.browser_client import cost_of, judged, opened
 from tests.proofs.browser_faults import cuts_of, is_whole_once, sources_of
+from tests.proxy.fronted import fronted
 from tests.test_docs import ROOT, served
 
 pytestmark = pytest.mark.usefixtures("at_once")
@@ -75,6 +82,40 @@ def test_a_post_that_is_cut_at_random_bytes_comes_whole_and_is_generated_once(pa
     assert found["receipt"]["resumes"] >= 5
     assert any(passage.ended == "cut" for passage in proxy.history)
     assert site.source.starts == 1
+
+
+@pytest.mark.parametrize("then", [None, "cancel"])
+def test_behind_the_proxy_it_reads_on_and_cancels_what_the_application_lets_it_read(page: Page, then: Any) -> None:
+    """The application, whose CORS layer this is, is asked for the first answer alone, and for preflights."""
+    starts: list[int] = []
+
+    async def chat(request: Request) -> StreamingResponse:
+        async def events() -> AsyncIterator[bytes]:
+            starts.append(1)
+            for word in WORDS[:20]:
+                yield chunk(word)
+            if then == "cancel":
+                await anyio.sleep_forever()
+            yield chunk(reason="stop")
+            yield DONE
+
+        return StreamingResponse(events(), media_type="text/event-stream")
+
+    app = Starlette(routes=[Route("/chat", chat, methods=["POST"])])
+    allows: Any = {"allow_methods": ["GET", "POST", "DELETE"], "allow_headers": CORS_HEADERS}
+    app.add_middleware(CORSMiddleware, allow_origins=[page.evaluate("() => location.origin")], **allows)
+    options: dict[str, Any] = {"method": "POST", "json": {}, "resume": {"baseMs": 1}}
+    if then is not None:
+        options |= {"after": 9, "then": then}
+    with fronted(app) as (proxy, _):
+        found, _ = through(
+            proxy.port,
+            lambda index: Plan(after=b": streamguard 1 ", cut_at=1500, end="reset"),
+            lambda url: read(page, f"{url}/chat", **options),
+        )
+    assert (found["text"], starts) == ("".join(WORDS[:20]), [1])
+    assert found["receipt"]["resumes"] >= 1
+    assert (found["receipt"]["verdict"], found.get("cancelled")) == (("failed", True) if then else ("complete", None))
 
 
 def test_a_silent_connection_is_left_for_another(page: Page) -> None:

@@ -142,7 +142,7 @@ export function verdicts({ StreamVerifier }, streams) {
     const text = frames.map((frame) => frame.text).join("");
     return [
       receipt.verdict, receipt.code, frames.length, text, receipt.provedBy, receipt.finishReason,
-      receipt.failure?.code ?? null, receipt.status, receipt.frames, receipt.crc,
+      receipt.failure?.code ?? null, receipt.status, receipt.frames, receipt.crc, frames.flatMap((frame) => frame.blocks),
     ];
   });
 }

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import time
 import zlib
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any, Final
 
 import anyio
@@ -19,7 +19,7 @@ from starlette.routing import Route
 
 from streamguard import anyone_with_the_id
 from streamguard.adapters.seal import Receive, Scope, Send
-from streamguard.adapters.starlette import StreamGuard
+from streamguard.adapters.starlette import StreamGuard, guarded
 from streamguard.log.memory import MemoryLog
 
 __all__ = ["COUNT", "Faulty", "chunk"]
@@ -62,6 +62,13 @@ async def _unflushed(_: Request) -> AsyncIterator[str]:
             held = held[-1:]
 
 
+async def _crashed(_: Request) -> AsyncIterator[str]:
+    """Broken off in the middle, as by a server whose engine died."""
+    async for token in _tokens(0):
+        yield chunk(token)
+    raise ConnectionError("the engine died")
+
+
 async def _idle(_: Request) -> AsyncIterator[str]:
     """Three tokens, and then nothing for longer than the layer in front waits."""
     for number in range(3):
@@ -75,6 +82,13 @@ async def _blocking(_: Request) -> AsyncIterator[str]:
         yield chunk(f"t{number} ")
     for event in _WHOLE:
         yield event
+
+
+def _text() -> Iterator[str]:
+    """A source that blocks, of text that says nothing of its end."""
+    for number in range(COUNT):
+        time.sleep(_PACE)
+        yield f"t{number} "
 
 
 async def _events(_: Request) -> AsyncIterator[str]:
@@ -100,9 +114,11 @@ class Faulty:
             routes=[
                 Route("/guarded", guard.stream(self._guarded, dialect="openai")),
                 Route("/brief", guard.stream(self._brief, dialect="openai")),
+                Route("/bare", guarded(dialect="openai")(self._brief)),
                 self._route("/quick", lambda _: _chunks(*_WHOLE, pace=0)),
                 self._route("/whole", lambda _: _chunks(*_WHOLE)),
                 self._route("/unflushed", _unflushed),
+                self._route("/crashed", _crashed),
                 self._route("/short", self._short),
                 self._route("/events", _events),
                 self._route("/unmarked", lambda _: _chunks(chunk(reason="stop"), pace=0)),
@@ -111,6 +127,7 @@ class Faulty:
                 self._route("/done", lambda _: _chunks(DONE, pace=0)),
                 self._route("/idle", _idle),
                 self._route("/blocking", _blocking),
+                Route("/text", lambda _: StreamingResponse(_text(), media_type="text/plain")),
                 Route("/gzip", self._compressed),
                 Route("/metrics", self._metrics),
                 Route("/json", lambda _: PlainTextResponse('{"answer": 42}', media_type="application/json")),

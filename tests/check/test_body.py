@@ -172,7 +172,8 @@ def test_lines_of_json_end_as_ollama_ends_them() -> None:
 
 
 def test_text_proves_nothing_and_other_types_are_no_stream() -> None:
-    _, end = read(b"one two", {"content-type": "text/plain"})
+    body, end = read(b" one  two", {"content-type": "text/plain"})
+    assert body.feed(b" three four\n").texts == [" ", "three ", "four\n"]
     assert (end.api, end.known, end.whole) == ("text", False, False)
     assert open_body({"content-type": "application/json"}) is None
     assert open_body({}) is None

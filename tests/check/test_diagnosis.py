@@ -24,6 +24,7 @@ from tests.core.wire.streams import FAILURE, SID, written
 from tests.modules import ROOT
 
 GUARDED = {**SSE, "streamguard": write_answer(Promise(cursor_zero(SID), "openai", "sse"))}
+ASKED_BY_1_0 = {**SSE, "streamguard": write_answer(Promise(cursor_zero(SID), "openai", "sse", http10=True))}
 CODED = {**SSE, "content-encoding": "identity"}
 ITEMS = [f"t{number} " for number in range(24)]
 FRAMES = written(ITEMS, OpenAI(), Sse())
@@ -31,12 +32,17 @@ FAILED = written(ITEMS, OpenAI(), Sse(), fail=FAILURE)
 TOKENS = paced()
 TAIL = TOKENS[:-1]
 LUMP = b"".join(piece for _, piece in TOKENS)
+HEAD = b"".join(piece for _, piece in TAIL)
 ERROR = b'data: {"error": {"message": "out  of\\nmemory"}}\n\n'
 
 
 def guarded(frames: list[bytes] = FRAMES, **more: object) -> Observation:
     pieces = [(0.05 * number, frame) for number, frame in enumerate(frames)]
     return seen(*pieces, headers=GUARDED, **more)  # type: ignore[arg-type]
+
+
+def asked_by_1_0(frames: list[bytes] = FRAMES) -> Observation:
+    return seen(*[(0.05 * number, frame) for number, frame in enumerate(frames)], headers=ASKED_BY_1_0)
 
 
 def front(name: str) -> dict[str, str]:
@@ -81,6 +87,14 @@ CASES: dict[str, tuple[Callable[[], Evidence], list[str]]] = {
     "a guarded failure whose abort came": (lambda: evidence(guarded(FAILED, clean=False)), ["failed"]),
     "a guarded failure whose abort is lost": (lambda: evidence(guarded(FAILED)), ["failed", "abort_lost"]),
     "a guarded stream with a clean end in the middle": (lambda: evidence(guarded(FRAMES[:9])), ["abort_lost"]),
+    "asked by HTTP/1.0": (lambda: evidence(asked_by_1_0()), ["http10"]),
+    "asked by HTTP/1.0, and the abort comes": (
+        lambda: evidence(asked_by_1_0(), selftest=selftest(clean=False)), [],
+    ),
+    "asked by HTTP/1.0, and the abort is lost": (
+        lambda: evidence(asked_by_1_0(), selftest=selftest(clean=True)), ["abort_lost"],
+    ),
+    "asked by HTTP/1.0, and failed": (lambda: evidence(asked_by_1_0(FAILED)), ["failed", "abort_lost"]),
     "a selftest whose abort is lost": (lambda: evidence(guarded(), selftest=selftest(clean=True)), ["abort_lost"]),
     "a selftest that is refused": (lambda: evidence(guarded(), selftest=seen(status=404)), ["abort_unseen"]),
     "idle, broken off": (
@@ -119,6 +133,13 @@ CASES: dict[str, tuple[Callable[[], Evidence], list[str]]] = {
     "held back in lumps": (
         lambda: evidence(seen((0.1, LUMP[: len(LUMP) // 2]), (1.2, LUMP[len(LUMP) // 2 :]))),
         ["held_back"],
+    ),
+    "held back to the end, and passed on in two pieces": (
+        lambda: evidence(seen((1.0, LUMP[: len(LUMP) // 2]), (1.02, LUMP[len(LUMP) // 2 :]))), ["held_back"],
+    ),
+    "held back, and its tail lost": (
+        lambda: evidence(seen((1.0, HEAD[: len(HEAD) // 2]), (1.02, HEAD[len(HEAD) // 2 :]))),
+        ["tail_lost", "held_back"],
     ),
     "slow, and several tokens at once": (
         lambda: evidence(seen((0.05, LUMP[: len(LUMP) // 2]), (0.09, LUMP[len(LUMP) // 2 :]), end=0.5)), [],
@@ -251,10 +272,34 @@ def test_what_has_no_place_for_an_end_is_not_told_to_send_one() -> None:
 def test_the_setting_is_that_of_what_stands_in_front() -> None:
     for server in ("nginx/1.22.1", "openresty"):
         held = found("held_back", evidence(seen((1.2, LUMP), headers=front(server))))
-        assert held.setting.startswith("nginx: proxy_buffering off")
+        assert held.setting.startswith("nginx: either proxy_buffering off, or the header X-Accel-Buffering: no in the")
         idle = found("idle_cut", evidence(seen(*TAIL, end=9.0, headers=front(server))))
         assert idle.setting.startswith("nginx: proxy_read_timeout")
     assert found("held_back", evidence(seen((1.2, LUMP)))).setting.startswith("response buffering of each layer")
+
+
+@pytest.mark.parametrize("named", [{"server": "nginx/1.22.1"}, {"server": "cloudflare", "via": "1.1 nginx"}])
+def test_behind_nginx_a_lost_tail_may_be_a_server_that_broke_off(named: dict[str, str]) -> None:
+    torn = (2.0, chunk("x").encode()[:-1])
+    for pieces in (TAIL, [*TAIL, torn]):
+        lost = found("tail_lost", evidence(seen(*pieces, headers={**SSE, **named})))
+        assert lost.words.endswith("or the server broke off, and nginx made that a clean end.")
+        assert lost.setting.startswith("nginx: proxy_http_version 1.1")
+        assert "send what is held before the body ends" in lost.setting
+        plain = found("tail_lost", evidence(seen(*pieces, headers=front("uvicorn"))))
+        assert "nginx" not in plain.words + plain.setting
+
+
+def test_asked_by_http_1_0_the_setting_is_that_of_what_asks() -> None:
+    plain = asked_by_1_0()
+    named = seen(*[(0.05, frame) for frame in FRAMES], headers={**ASKED_BY_1_0, "server": "nginx"})
+    assert found("http10", evidence(named)).setting.startswith("nginx: proxy_http_version 1.1")
+    assert found("http10", evidence(plain)).setting.startswith("the layer that asks the server: HTTP/1.1; nginx: ")
+
+
+def test_lines_are_not_told_of_the_proxy_which_has_no_place_in_them_for_a_cursor() -> None:
+    lines = seen((0.1, b'{"text": "a"}\n{"done": true}\n'), headers={**SSE, "content-type": "application/x-ndjson"})
+    assert found("unguarded", evidence(lines)).setting == "@guarded on the endpoint"
 
 
 def test_limits_that_many_have_are_named() -> None:

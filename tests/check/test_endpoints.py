@@ -44,6 +44,9 @@ class Case:
 
 CASES = [
     Case("quick", ()),
+    Case("crashed", ("tail_lost",), "the server broke off", (), "nginx", lambda port: nginx(port, http10=True)),
+    Case("bare", ("http10",), "nginx: proxy_http_version 1.1", (), "nginx", lambda port: nginx(port, http10=True)),
+    Case("bare", (), "", (), "nginx", nginx),
     Case("quick", (), "", ("-k",), "haproxy", lambda port: haproxy(port, http2_front=True)),
     Case("unflushed", ("tail_lost",), "so it looks whole"),
     Case("short", ("tail_lost",), "stop where another goes on", ("--repeat", "4")),
@@ -55,7 +58,15 @@ CASES = [
     Case("blocking", ("blocking",), "answered nobody"),
     Case("gzip", ("held_by_compression",), "does not flush"),
     Case("deaf", ("leave_ignored",), "count of what runs", ("--leave",)),
-    Case("whole", ("held_back",), "nginx: proxy_buffering off", (), "nginx", lambda port: nginx(port, http10=True)),
+    Case(
+        "whole", ("held_back",), "nginx: either proxy_buffering off", (),
+        "nginx", lambda port: nginx(port, http10=True),
+    ),
+    Case("text", ("missing_terminal",), "plain text has no place for an end"),
+    Case(
+        "text", ("missing_terminal", "held_back"), "plain text has no place for an end", (),
+        "nginx", lambda port: nginx(port, http10=True),
+    ),
     Case(
         "idle", ("idle_cut",), "proxy_read_timeout", (),
         "nginx", lambda port: nginx(port, directives="proxy_read_timeout 1s;"),

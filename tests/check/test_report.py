@@ -16,9 +16,10 @@ from streamguard.check.request import Request
 from tests.check.seen import END, SSE, evidence, paced, seen
 
 
-def printed(seen: Evidence) -> str:
+def printed(seen: Evidence, width: int = 100, *, terminal: bool = False) -> str:
     out = io.StringIO()
-    print_report(seen, diagnose(seen), Console(file=out, width=100, color_system=None))
+    console = Console(file=out, width=width, color_system=None, force_terminal=terminal)
+    print_report(seen, diagnose(seen), console)
     return out.getvalue()
 
 
@@ -30,9 +31,22 @@ def test_figures_come_before_what_they_mean() -> None:
         "GET http://host/chat", "200, HTTP/1.1, OpenAI chat completions", "server: nginx/1.22.1",
         "to the first token 0.050 s", "24, 24 arrivals", "clean; end marker", "answered after 0.020 s",
         "noticed after 0.05 s of 1.20 (by its gauge)", "up to 100 ms █", "not seen (nothing names one)",
-        "note: unguarded", " change: @guarded on the endpoint", " see: docs/tutorial/first-stream.md", "In order.",
+        "note: unguarded", " change: @guarded on the endpoint", "In order.",
+        " see: tutorial/first-stream.md, in streamguard's documentation",
     ):  # fmt: skip
         assert words in shown, words
+
+
+def test_where_it_is_no_terminal_nothing_is_wrapped_or_padded() -> None:
+    """What reads it is grep: half a field is in no line."""
+    long = {**SSE, "server": "nginx/1.22.1", "via": "1.1 " + "a" * 90, "cache-control": "no-store, no-transform"}
+    found = evidence(seen(*paced(), headers=long))
+    lines = printed(found, width=80).splitlines()
+    assert any("via: 1.1 aaa" in line and line.endswith("cache-control: no-store, no-transform") for line in lines)
+    assert [line for line in lines if line != line.rstrip()] == []
+    assert any(re.fullmatch(r" *up to 100 ms █+ 2[34]", line) for line in lines)
+    wrapped = printed(found, width=80, terminal=True).splitlines()
+    assert max(map(len, wrapped[:20])) <= 80
 
 
 def test_faults_are_counted_and_their_settings_are_not_cut_to_a_column() -> None:

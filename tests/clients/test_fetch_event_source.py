@@ -13,6 +13,7 @@ from typing import Any
 import attrs
 import pytest
 
+from streamguard.core.dialect import Raw
 from streamguard.core.errors import SourceFailed
 from streamguard.runtime.timing import Timing
 from streamguard.testing.plan import Plan
@@ -139,6 +140,20 @@ def test_a_post_whose_ids_are_comments_is_one_generation_under_a_key(browser: Br
     assert [event.data for event in fetched.seen.events].count("[DONE]") == 1
     assert front.statuses == [200, 200]
     assert [asked.cursor for asked in front.asked] == [None, None]
+    assert site.source.starts == 1
+
+
+def test_an_end_that_is_a_comment_ends_it_also_behind_a_cut(browser: Browser, front: Front) -> None:
+    """An EventSource, which sees no end there, is answered 204. This one would ask again for ever behind that."""
+    site = Site(*[f"data: {word}\n\n" for word in WORDS], dialect=Raw("known"))
+    front.app = site.app
+    cut = cut_after(f"data: {WORDS[-1]}\n\n".encode())
+    with serving(front) as server:
+        fetched, _ = through(
+            server.port, lambda index: Plan() if front.asked else cut, lambda url: fetch(browser, url, GET)
+        )
+    assert [event.data for event in fetched.seen.events] == WORDS
+    assert (fetched.errors, fetched.closes, front.statuses) == (1, 1, [200, 200])
     assert site.source.starts == 1
 
 

@@ -63,6 +63,23 @@ def test_terms_are_read_from_the_request(request_: RequestFacts, negotiated: boo
 
 
 @pytest.mark.parametrize(
+    ("request_", "expected"),
+    [
+        (facts(cache_control="no-cache", **SSE), True),
+        (facts(cache_control="max-age=0, No-Cache", last_event_id=CURSOR, **SSE), True),
+        (facts(query="sg=v%3D1", cache_control="no-cache", **SSE), True),
+        (facts(**SSE), False),
+        (facts(cache_control="no-store", **SSE), False),
+        (facts(cache_control="no-cache"), False),
+        (facts("POST", cache_control="no-cache", **SSE), False),
+        (facts(cache_control="no-cache", **SSE, **OURS), False),
+    ],
+)
+def test_an_event_source_asks_for_ever_and_past_caches(request_: RequestFacts, expected: bool) -> None:
+    assert request_.asks_for_ever == expected
+
+
+@pytest.mark.parametrize(
     ("request_", "cursor"),
     [
         (facts(), None),
@@ -234,6 +251,18 @@ def test_a_reader_is_granted_what_it_asks_for_and_may_have(
     asked: RequestFacts, token: bool, gzip: bool, keys: Granted
 ) -> None:
     assert granted(asked, token=token, gzip=gzip) == keys
+
+
+@pytest.mark.parametrize(
+    ("version", "held", "said"), [("1.0", False, True), ("1.0", True, False), ("1.1", False, False)]
+)
+@pytest.mark.parametrize("asked", ["v=1, flush=token", "v=2"])
+def test_an_answer_that_leaves_over_http_1_0_says_so(asked: str, version: str, held: bool, said: bool) -> None:
+    """Whoever is asked by a hop in between knows of it, and its reader cannot see it."""
+    keys = granted(attrs.evolve(facts(streamguard=asked), http_version=version), token=True, gzip=True, held=held)
+    assert keys.http10 is said
+    headers = dict(answer_headers(ZERO, granted=keys, content_type="x", dialect="native", wire="sse"))
+    assert headers["streamguard"].endswith(", http10=?1") is said
 
 
 def test_head_names_no_stream() -> None:

@@ -39,3 +39,16 @@ def test_a_line_without_cr_lf_and_nul_fits(line: bytes) -> None:
 @pytest.mark.parametrize(("before", "after"), [(b"", b""), (b"a", b""), (b"", b"a"), (b"a", b"a")])
 def test_cr_lf_and_nul_fit_nowhere(byte: bytes, before: bytes, after: bytes) -> None:
     assert fits(before + byte + after) is False
+
+
+@pytest.mark.parametrize(
+    ("frame", "bare"),
+    [
+        (Frame(1, 0, 9, b"", None, "complete"), True),
+        (Frame(1, 1, 9, b"a", None, "complete"), False),
+        (Frame(1, 0, 9, b"", "end", "complete"), False),
+        (Frame(1, 0, 9, b""), False),
+    ],
+)
+def test_an_end_without_anything_in_it_is_bare(frame: Frame, bare: bool) -> None:
+    assert frame.bare == bare

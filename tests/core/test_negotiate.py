@@ -146,6 +146,7 @@ answers = st.builds(
     st.none() | tokens,
     st.none() | tokens,
     credit=st.none() | st.just(False) | st.tuples(st.integers(0, 10**15 - 1), st.integers(0, 10**15 - 1)),
+    http10=st.booleans(),
 )
 
 
@@ -157,10 +158,18 @@ def test_an_answer_reads_as_it_was_written(answer: Answer) -> None:
     theirs.parse(field.encode())
     assert theirs["cursor"].value == str(answer.cursor)
     assert theirs["dialect"].value == answer.dialect
+    assert ("http10" in theirs and theirs["http10"].value) is answer.http10
     if answer.credit is False:
         assert theirs["credit"].value is False
     elif answer.credit is not None:
         assert tuple(item.value for item in theirs["credit"]) == answer.credit
+
+
+@pytest.mark.parametrize(("value", "said"), [("?1", True), ("?0", False), ("1", False), ("yes", False)])
+def test_that_it_was_asked_by_http_1_0_voids_nothing_whatever_its_type(value: str, said: bool) -> None:
+    """The JavaScript client does not know the key, and both must read the same of a field."""
+    field = f'v=1, cursor="{ZERO}", dialect=native, wire=sse, http10={value}'
+    assert parse_answer(field) == Answer(ZERO, "native", "sse", http10=said)
 
 
 def test_an_answer_may_have_keys_of_later_versions_and_escapes() -> None:

@@ -1,6 +1,7 @@
 """Many streams of every kind in one process, in virtual time, and what they must have moved.
 
-    python -m tests.observe.mixed COUNT SEED     # prints what is expected, as JSON
+    python -m tests.observe.mixed COUNT SEED prometheus       # prints what is expected, as JSON
+    python -m tests.observe.mixed COUNT SEED opentelemetry    # and what was found
 
 Each kind is one function. It does to a stream what a network, a reader or a source does, and notes in `expected`, by
 what it did and not by what was told, how far each counter must have come.
@@ -8,19 +9,14 @@ what it did and not by what was told, how far each counter must have come.
 
 from __future__ import annotations
 
-import json
 import random
 import re
-import subprocess
-import sys
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from pathlib import Path
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
 import anyio
 import attrs
-from prometheus_client.parser import text_string_to_metric_families
 
 from streamguard import anyone_with_the_id
 from streamguard.adapters.asgi import GuardedAnswer
@@ -45,11 +41,8 @@ from streamguard.runtime.takeover import Continue, Orphan
 from streamguard.runtime.timing import Timing
 from tests.runtime.virtual import run
 
-__all__ = [
-    "KINDS", "Mixed", "Worker", "differences", "expected_of", "in_workers", "orphan", "samples", "unequal", "worked"
-]  # fmt: skip
+__all__ = ["KINDS", "Mixed", "Worker", "expected_of", "orphan", "worked"]
 
-ROOT = Path(__file__).parents[2]  # not by tests.modules, which reads the whole package
 DROPPED = Block("image", {"dropped": True})
 
 
@@ -340,36 +333,7 @@ KINDS: list[Callable[[Mixed], Awaitable[None]]] = [
 ]  # fmt: skip
 
 
-# ---- what a page says ---------------------------------------------------------------------------
-
-
-def samples(page: bytes) -> dict[str, float]:
-    """The samples of a page, but for those of which only a clock knows the value."""
-    found = {}
-    for family in text_string_to_metric_families(page.decode()):
-        for sample in family.samples:
-            if sample.name.endswith(("_created", "_sum", "_bucket")) or not sample.name.startswith("streamguard_"):
-                continue
-            labels = ",".join(f'{key}="{value}"' for key, value in sorted(sample.labels.items()) if key != "pid")
-            name = sample.name + (f"{{{labels}}}" if labels else "")
-            found[name] = found.get(name, 0.0) + sample.value
-    return found
-
-
-# What no test can know beforehand: bytes, and what was sampled by a clock.
-UNKNOWN = ("streamguard_frame_bytes", "streamguard_sent_bytes", "streamguard_loop_lag", "streamguard_log_append")
-
-
-def differences(expected: dict[str, float], page: bytes) -> dict[str, tuple[float, float]]:
-    """What is expected, and what the page has, wherever they differ. All else must be zero."""
-    return unequal(expected, samples(page))
-
-
-def unequal(expected: Mapping[str, float], found: Mapping[str, float]) -> dict[str, tuple[float, float]]:
-    """The same of what was found."""
-    names = {name for name in (*expected, *found) if not name.startswith(UNKNOWN)}
-    pairs = {name: (float(expected.get(name, 0)), found.get(name, 0.0)) for name in names}
-    return {name: pair for name, pair in sorted(pairs.items()) if pair[0] != pair[1]}
+# ---- a run --------------------------------------------------------------------------------------
 
 
 @attrs.frozen
@@ -402,23 +366,3 @@ def expected_of(count: int, seed: int, observe: Any) -> dict[str, float]:
     finally:
         FrameStage.push = push  # type: ignore[method-assign]
     return dict(mixed.expected)
-
-
-def in_workers(count: int, seeds: Sequence[int]) -> dict[str, float]:
-    """What is expected of so many streams in each of several processes at once, whose numbers are in one folder."""
-    command = [sys.executable, "-m", "tests.observe.mixed", str(count)]
-    workers = [
-        subprocess.Popen([*command, str(seed)], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-        for seed in seeds
-    ]
-    expected: Counter[str] = Counter()
-    for worker in workers:
-        told, complaints = worker.communicate(timeout=300)
-        assert worker.returncode == 0, complaints
-        expected.update(json.loads(told))
-    return dict(expected)
-
-
-if __name__ == "__main__":
-    done = worked(int(sys.argv[1]), int(sys.argv[2]), Prometheus())
-    print(json.dumps(done.expected))

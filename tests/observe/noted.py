@@ -13,6 +13,7 @@ from streamguard.observe.hooks import (
     Frames,
     Observer,
     Opened,
+    Passed,
     ReaderGone,
     Refused,
     Resumed,
@@ -39,6 +40,7 @@ HOOKS: dict[str, type] = {
     "sampled": Sampled,
     "source_closed": SourceClosed,
     "refused": Refused,
+    "passed": Passed,
     "abort_not_carried": AbortNotCarried,
     "closed": Closed,
 }
@@ -69,7 +71,7 @@ class Noted(Observer):
 
 
 def part_of(event: Any) -> str:
-    return "" if isinstance(event, Refused) else str(event.stream.part)
+    return "" if isinstance(event, (Refused, Passed)) else str(event.stream.part)
 
 
 def _keep(self: Noted, event: Any) -> None:

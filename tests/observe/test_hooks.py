@@ -70,7 +70,7 @@ def test_delivery_has_three_answers() -> None:
 # ---- observers ----------------------------------------------------------------------------------
 
 STREAM = StreamDetails("direct", "AAAAAAAA", RequestLabels(), 0.0, 0.0)
-ASKED = ("attached", "began", "entered", "every")  # no events
+ASKED = ("attached", "began", "entered", "passing", "every")  # no events
 
 
 def test_there_is_a_hook_for_every_event_and_each_is_told_of_its_own() -> None:

@@ -13,9 +13,7 @@ import anyio
 import httpx
 import pytest
 from opentelemetry import trace
-from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
-from opentelemetry.sdk.trace.export import SimpleSpanProcessor
-from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.trace import SpanKind, StatusCode
 from starlette.applications import Starlette
 from starlette.routing import Route
@@ -42,29 +40,13 @@ from streamguard.upstream.chat import ChatCompletions
 from tests.adapters.logged_apps import wait_until
 from tests.adapters.servers import serving
 from tests.adapters.wsgi_calls import called
-from tests.observe.measured import Measured
-from tests.observe.mixed import KINDS, Mixed, Request, expected_of, orphan, unequal
+from tests.observe.measured import Exported, Measured, Traced, exported, exported_by
+from tests.observe.mixed import KINDS, Mixed, Request, expected_of, orphan
+from tests.observe.pages import unequal
 from tests.runtime.virtual import run
 
 SEVERAL = 2 * len(KINDS)
 CALLER = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
-
-
-class Traced:
-    """A tracer, and its spans."""
-
-    def __init__(self) -> None:
-        self.exporter = InMemorySpanExporter()
-        self.provider = TracerProvider()
-        self.provider.add_span_processor(SimpleSpanProcessor(self.exporter))
-        self.tracer = self.provider.get_tracer("test")
-
-    def spans(self, name: str = "") -> list[ReadableSpan]:
-        return [span for span in self.exporter.get_finished_spans() if span.name.startswith(name)]
-
-    def one(self, name: str) -> ReadableSpan:
-        (span,) = self.spans(name)
-        return span
 
 
 def tracing() -> tuple[Traced, Traces]:
@@ -83,19 +65,19 @@ def events(span: ReadableSpan) -> list[str]:
 # ---- numbers ----------------------------------------------------------------------------------
 
 
-def test_every_number_equals_what_was_done() -> None:
-    measured = Measured()
-    expected = expected_of(SEVERAL, 1, Metrics(measured.provider))
-    assert unequal(expected, measured.samples()) == {}
+def test_every_number_and_span_equals_what_was_done() -> None:
+    told = exported(SEVERAL, 1)
+    assert told.wrong == {}
+    missing = dict(told.found)
+    name = 'spans{name="streamguard producer",status="complete"}'
+    missing[name] -= 1
+    assert list(Exported(told.expected, missing).wrong) == [name]
 
 
-def test_the_numbers_of_two_workers_add_up() -> None:
-    expected, found = Counter[str](), Counter[str]()
-    for seed in (3, 4):  # each worker has a provider of its own
-        measured = Measured()
-        expected.update(expected_of(len(KINDS), seed, Metrics(measured.provider)))
-        found.update(measured.samples())
-    assert unequal(expected, found) == {}
+def test_the_numbers_and_the_spans_of_two_processes_add_up() -> None:
+    told = exported_by(len(KINDS), (3, 4))  # each exports its own
+    assert told.wrong == {}
+    assert told.found['spans{name="streamguard reader",status="parted"}'] == 2
 
 
 def test_a_number_that_is_wrong_is_found() -> None:

@@ -25,10 +25,13 @@ CHUNKED = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encod
 
 
 @contextmanager
-def in_front(port: int, *, log: Any = None, base: str = "", **settings: Any) -> Iterator[Server]:
+def in_front(
+    port: int, *, log: Any = None, base: str = "", observe: Any = None, **settings: Any
+) -> Iterator[Server]:
     """A proxy in front of a port, as the command makes it."""
     chosen = ProxySettings(on_sigterm=False, **settings)
-    app = proxy_app(Upstream.parse(f"http://127.0.0.1:{port}{base}"), log or MemoryLog(), chosen)
+    upstream = Upstream.parse(f"http://127.0.0.1:{port}{base}")
+    app = proxy_app(upstream, log or MemoryLog(), chosen, observe=observe)
     options: dict[str, Any] = {"ws": "none", "server_header": False, "date_header": False, "proxy_headers": False}
     options["h11_max_incomplete_event_size"] = chosen.max_head
     with serving(app, lifespan="on", **options) as server:
@@ -36,9 +39,9 @@ def in_front(port: int, *, log: Any = None, base: str = "", **settings: Any) -> 
 
 
 @contextmanager
-def fronted(app: Any, *, base: str = "", log: Any = None, **settings: Any) -> Iterator[tuple[Server, Server]]:
+def fronted(app: Any, **settings: Any) -> Iterator[tuple[Server, Server]]:
     """A proxy in front of an application; both servers."""
-    with serving(app) as behind, in_front(behind.port, base=base, log=log, **settings) as proxy:
+    with serving(app) as behind, in_front(behind.port, **settings) as proxy:
         yield proxy, behind
 
 

@@ -6,11 +6,14 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import IO
 
 import attrs
 
@@ -19,13 +22,17 @@ from tests.modules import ROOT
 
 __all__ = ["Running", "running"]
 
+_LISTENS = re.compile(r"streamguard proxy: (?:unix:)?(\S+) in front of (?:\S+, metrics at (\S+)$)?")
+
 
 @attrs.frozen
 class Running:
-    """A proxy's process, and where it listens."""
+    """A proxy's process, where it listens, and where its metrics are."""
 
     process: subprocess.Popen[str]
     where: str
+    metrics: str
+    _printed: IO[str] = attrs.field(alias="printed")
 
     @property
     def port(self) -> int:
@@ -37,19 +44,28 @@ class Running:
     def ended(self) -> int:
         return self.process.wait(DEADLINE)
 
+    def printed(self) -> str:
+        """What it has printed, once it has ended."""
+        self._printed.seek(0)
+        return self._printed.read()
+
 
 @contextmanager
-def running(upstream: str, *options: str) -> Iterator[Running]:
+def running(upstream: str, *options: str, **environ: str) -> Iterator[Running]:
+    """`environ` is set beside the environment."""
     command = [sys.executable, "-m", "streamguard.cli", "proxy", upstream, "--port", "0", *options]
-    process = subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, text=True)
-    try:
-        assert process.stderr is not None
-        for line in process.stderr:
-            if found := re.search(r"streamguard proxy: (?:unix:)?(\S+) in front of", line):
-                yield Running(process, found[1])
-                break
-        else:
-            raise AssertionError("the proxy did not start")
-    finally:
-        process.kill()
-        process.communicate(timeout=DEADLINE)
+    with tempfile.TemporaryFile("w+") as printed:
+        process = subprocess.Popen(
+            command, cwd=ROOT, env={**os.environ, **environ}, stdout=printed, stderr=subprocess.PIPE, text=True
+        )
+        try:
+            assert process.stderr is not None
+            for line in process.stderr:
+                if found := _LISTENS.search(line):
+                    yield Running(process, found[1], found[2] or "", printed)
+                    break
+            else:
+                raise AssertionError("the proxy did not start")
+        finally:
+            process.kill()
+            process.communicate(timeout=DEADLINE)

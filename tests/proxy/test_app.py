@@ -276,6 +276,18 @@ def test_a_cancel_passes_through_the_proxy_and_a_guarded_server_to_its_source() 
         closed.wait()
 
 
+def test_where_an_upstream_has_its_own_streams_resumed_nothing_is_guarded() -> None:
+    """A cursor there is the upstream's; anywhere else it is the proxy's, whose log has no such stream."""
+    made, cursor = Site(), "AAAAAAAAAAAAAAAAAAAAAA.3.21.0badcafe"
+    with fronted(made.app, path="/guarded", upstream_streams="/plain") as (proxy, _):
+        found = {
+            path: http.get(proxy.url + path, headers={"streamguard": "v=1", "last-event-id": cursor}).status_code
+            for path in ("/plain", "/plain/x", "/plainer", "/guarded", "/good")
+        }
+    assert found == {"/plain": 200, "/plain/x": 404, "/plainer": 404, "/guarded": 404, "/good": 404}
+    assert made.starts == 0
+
+
 def test_a_proxy_behind_a_proxy_leaves_the_guard_to_the_inner_one() -> None:
     whole = [chunk("a"), chunk("b"), chunk(reason="stop"), DONE]
     with fronted(streaming(whole)) as (inner, _), in_front(inner.port) as outer:
@@ -294,3 +306,22 @@ def test_a_process_that_is_told_to_go_refuses_streams_and_serves_the_rest() -> N
             assert http.post(f"{proxy.url}/good", **ASKS).status_code == 503
             assert http.get(f"{proxy.url}/plain").status_code == 200
     assert made.starts == 0
+
+
+def test_the_live_page_shows_the_proxys_streams_to_who_has_the_password_and_is_not_there_without_one() -> None:
+    made = Site()
+    at, password = "streams/dashboard", ("me", "correct horse battery")
+    with fronted(made.app, dashboard=password[1]) as (proxy, _):
+        with proxy.connect() as connection:
+            connection.get("/waits", accept="text/event-stream", x_request_id="mine")
+            connection.until(b"\n\n")
+            asking = (None, ("me", "x"), password)
+            answers = [http.get(f"{proxy.url}/{at}", auth=given).status_code for given in asking]
+            with http.stream("GET", f"{proxy.url}/{at}/feed", auth=password) as feed:
+                data = next(line for line in feed.iter_lines() if '"picture"' in line)
+            made.go.open()
+    rows = json.loads(data.removeprefix("data: "))["rows"].values()
+    assert sorted((row[1], row[3]) for row in rows) == [("producer", "mine"), ("reader", "mine")]
+    assert (answers, made.starts) == ([401, 401, 200], 1)
+    with fronted(made.app) as (proxy, _):
+        assert http.get(f"{proxy.url}/{at}", auth=password).status_code == 404

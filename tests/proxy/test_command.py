@@ -6,6 +6,7 @@ import argparse
 import re
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -41,12 +42,13 @@ def test_every_option_says_what_the_application_is_to_do() -> None:
         URL, "--principal-header", "X-User", "--end", "provider", "--profile", "vllm", "--path", "/sg", "--ready",
         "/up", "--heartbeat", "5", "--stall", "60", "--detach", "0", "--grace", "9", "--max-streams", "7",
         "--max-waiting", "0", "--max-wait", "3", "--max-body", "2m", "--body-timeout", "4", "--connect-timeout", "1",
-        "--cacert", "ca.pem", "--no-compress", "--http10", "refuse",
+        "--dashboard", "p" * 16, "--cacert", "ca.pem", "--no-compress", "--http10", "refuse",
+        "--upstream-streams", "/streams",
     )  # fmt: skip
     assert settings_of(options) == ProxySettings(
         principal_header="X-User", end="provider", profile="vllm", path="/sg", ready="/up", heartbeat=5, stall=60,
         detach=0, grace=9, limits=Limits(max_streams=7, max_waiting=0, max_wait=3), max_body=2 << 20, body_silence=4,
-        connect=1, cacert="ca.pem", compress=False, http10="refuse",
+        connect=1, dashboard="p" * 16, cacert="ca.pem", compress=False, http10="refuse", upstream_streams="/streams",
     )  # fmt: skip
 
 
@@ -62,7 +64,8 @@ def test_the_environment_says_the_same_and_the_command_line_wins() -> None:
     [("port", "65536"), ("port", "-1"), ("log", "postgres://x"), ("log", "sqlite:"), ("principal-header", "a b"),
      ("end", "never"), ("profile", "none"), ("path", "streams"), ("path", "/a//b"), ("ready", "/"), ("stall", "0"),
      ("heartbeat", "0"), ("detach", "-1"), ("grace", "nan"), ("max-streams", "0"), ("max-waiting", "-1"),
-     ("max-body", "2T"), ("http10", "1.1")],
+     ("max-body", "2T"), ("upstream-streams", "x"), ("metrics", "65536"), ("metrics", "host"), ("metrics", "a:b:1"),
+     ("metrics", "::1"), ("sample", "0"), ("http10", "1.1")],
 )  # fmt: skip
 def test_a_value_that_cannot_be_is_refused_wherever_it_stands(option: str, value: str, capsys: Any) -> None:
     for argv, environ in (([f"--{option}={value}"], {}), ([], {option.upper().replace("-", "_"): value})):
@@ -72,6 +75,14 @@ def test_a_value_that_cannot_be_is_refused_wherever_it_stands(option: str, value
         said = capsys.readouterr().err
         assert f"--{option}" in said
         assert option == "log" or f"needed, not '{value}'" in said
+
+
+@pytest.mark.parametrize(
+    ("given", "meant"),
+    [("9464", ("127.0.0.1", 9464)), ("0.0.0.0:0", ("0.0.0.0", 0)), ("[::1]:94", ("::1", 94)), ("a-b:1", ("a-b", 1))],
+)
+def test_metrics_are_at_a_port_of_this_machine_or_where_the_address_says(given: str, meant: tuple[str, int]) -> None:
+    assert parsed(URL, "--metrics", given).metrics == parsed(URL, METRICS=given).metrics == meant
 
 
 def test_a_log_is_named_by_its_address(tmp_path: Any) -> None:
@@ -92,7 +103,11 @@ def test_a_log_is_named_by_its_address(tmp_path: Any) -> None:
         (["http://x:99999"], "ort"),
         ([URL, "--cacert", "ca.pem"], "--cacert is for an upstream of https://"),
         ([URL, "--ready", "/streams"], "--ready /streams hides where streams are resumed"),
+        ([URL, "--dashboard", "short"], "the password has at least 16 characters"),
         ([URL, "--ready", "/sg/up", "--path", "/sg"], "--ready /sg/up hides"),
+        ([URL, "--upstream-streams", "/streams"], "--upstream-streams /streams is the proxy's own"),
+        ([URL, "--upstream-streams", "/sg/streams", "--path", "/sg"], "--upstream-streams /sg/streams is the proxy's"),
+        ([URL, "--upstream-streams", "/sg", "--path", "/sg/streams"], "--upstream-streams /sg is the proxy's"),
     ],
 )
 def test_a_command_line_that_cannot_be_is_refused_before_anything_starts(
@@ -121,6 +136,7 @@ def test_a_unix_socket_that_cannot_be_is_named() -> None:
     done = subprocess.run(command, cwd=ROOT, stderr=subprocess.PIPE, text=True)
     assert done.returncode == cli.FAILED
     assert "could not start: it cannot listen at absent/of/proxy.sock: No such file" in done.stderr
+    assert "Traceback" not in done.stderr
 
 
 def test_a_path_beside_that_of_the_streams_may_say_ready() -> None:
@@ -140,6 +156,38 @@ def test_a_log_that_lacks_its_library_is_named_without_its_password(
     with pytest.raises(SystemExit):
         parsed(URL, "--log", "postgres://ann:secret@db")
     assert "secret" not in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("{", "is no JSON"),
+        ("[]", "is no JSON object"),
+        ('{"version": 7}', "does not configure Python's logging: Unsupported version: 7"),
+    ],
+)
+def test_a_file_that_says_how_to_log_and_does_not_is_named(
+    text: str, says: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "logging.json"
+    path.write_text(text)
+    assert cli.main(["proxy", URL, "--port", "0", "--log-config", str(path)]) == cli.UNUSABLE
+    assert says in capsys.readouterr().err
+    assert cli.main(["proxy", URL, "--port", "0", "--log-config", str(tmp_path / "absent")]) == cli.FAILED
+
+
+def test_its_log_has_the_time_of_each_line_and_is_otherwise_as_the_user_says(tmp_path: Path) -> None:
+    page = (ROOT / "docs/how-to/see-the-log.md").read_text(encoding="utf-8")
+    [config] = re.findall(r"^```json\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
+    (tmp_path / "logging.json").write_text(config)
+    code = (
+        "import sys, logging; from streamguard.proxy.server import *; from streamguard.proxy.run import *\n"
+        "log_as(log_config_in(sys.argv[1])) if sys.argv[1:] else log_plainly()\n"
+        "logging.getLogger('streamguard').info('told')"
+    )
+    for argument, line in ([], "INFO: told"), ([str(tmp_path / "logging.json")], "INFO streamguard: told"):
+        done = subprocess.run([sys.executable, "-c", code, *argument], cwd=ROOT, stderr=subprocess.PIPE, text=True)
+        assert re.fullmatch(rf"\d{{4}}-[-\d]+ [:,\d]+ {line}\n", done.stderr)
 
 
 def test_help_teaches_and_needs_no_library() -> None:

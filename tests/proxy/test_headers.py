@@ -64,3 +64,14 @@ def test_an_answer_without_a_body_has_no_length() -> None:
     fields = [(b"Content-Length", b"12"), (b"ETag", b"a")]
     assert answer_fields(fields, 304) == answer_fields(fields, 204) == [(b"ETag", b"a")]
     assert answer_fields(fields, 200) == fields
+
+
+@pytest.mark.parametrize("name", [b"X_User", b"x-forwarded_for", b"Content_Length", b"Transfer_Encoding", b"_"])
+def test_a_name_that_another_server_takes_for_one_with_dashes_ends_here(name: bytes) -> None:
+    assert sent((name, b"1"), (b"x-user", b"2"), kept=(b"x-user",))[1:2] == [(b"x-user", b"2")]
+    assert name not in dict(sent((name, b"1")))
+
+
+def test_the_header_that_says_who_asks_goes_on_by_whatever_name_and_none_like_it() -> None:
+    fields = [(b"x_user", b"ann"), (b"x-user", b"eve"), (b"X-User", b"eve"), (b"x-other", b"1")]
+    assert sent(*fields, kept=(b"x_user",))[1:3] == [(b"x_user", b"ann"), (b"x-other", b"1")]

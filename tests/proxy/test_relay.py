@@ -100,11 +100,27 @@ def test_an_upstream_that_is_not_there_or_says_nothing_is_told_apart(caplog: pyt
         with in_front(port, stall=0.05) as proxy:
             came = http.get(proxy.url)
     assert (came.status_code, came.json()["code"]) == (504, "upstream_silent")
+    assert came.json()["error"] == {"message": came.json()["detail"], "type": "server_error", "code": "upstream_silent"}
     with in_front(port) as proxy:
         came = http.post(f"{proxy.url}/a%0AINFO:%20b", content=b"a")
     assert (came.status_code, came.json()["code"]) == (502, "upstream_unreachable")
     assert "cannot be reached" in caplog.text
     assert not any(line.startswith("INFO") for line in caplog.text.splitlines())
+
+
+def test_a_header_with_an_underscore_does_not_reach_the_upstream_and_is_told_of_once(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    with Wired(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n") as wired:
+        with in_front(wired.port, principal_header="X-User") as proxy:
+            for _ in range(2):
+                answered(
+                    proxy,
+                    b"POST / HTTP/1.1\r\nHost: x\r\nConnection: close\r\nX_User: eve\r\nX-User: ann\r\n"
+                    b"Content_Length: 9\r\nContent-Length: 1\r\n\r\na",
+                )
+    assert all(b"x-user: ann\r\n" in asked.lower() and b"_" not in asked for asked in wired.requests)
+    assert caplog.text.count("the header x_user, which does not go on") == 1
 
 
 @pytest.mark.parametrize("resets", [False, True])

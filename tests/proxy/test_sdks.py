@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -95,6 +96,17 @@ def test_an_error_keeps_the_status_by_which_an_sdk_names_it(servers: Servers) ->
         with pytest.raises(openai.RateLimitError, match="too many") as raised:
             chat(proxied.url + "/v1")
     assert (raised.value.request_id, raised.value.code) == ("r7", "busy")
+
+
+def test_an_sdk_is_told_why_there_is_no_upstream() -> None:
+    import openai
+
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+    with in_front(port) as proxied, pytest.raises(openai.InternalServerError, match="cannot be reached") as raised:
+        chat(proxied.url + "/v1")
+    assert (raised.value.status_code, raised.value.code) == (502, "upstream_unreachable")
+    assert (raised.value.type, raised.value.body["message"]) == ("server_error", "the upstream cannot be reached")  # type: ignore[index]
 
 
 @pytest.mark.parametrize("end", ['{"response":"","done":true}\n', ""])

@@ -16,6 +16,7 @@ from streamguard.observe.hooks import (
     AbortNotCarried,
     Blocked,
     Closed,
+    Counts,
     FirstFrame,
     Frames,
     Observers,
@@ -72,6 +73,34 @@ async def test_tokens_are_counted_on_the_way_and_all_counts_add_up() -> None:
     assert sum(each.bytes for each in told) == outcome.bytes
     assert sum(each.sent for each in told) == outcome.sent
     assert all(each.lag is not None for each in told)
+
+
+async def test_whoever_asks_is_told_how_far_a_stream_is_and_for_how_long_it_waits_for_its_source() -> None:
+    noted = Noted()
+    found: list[Counts] = []
+
+    def ask(*write: Any) -> float:
+        found.append(noted.one(Opened).count())
+        return 0.0
+
+    wire = Wire(slow=ask)
+    await serve(Script(ask, 1.5, ask, "a", ask, 2.5, ask, "b"), wire, observe=noted).run()
+    ask()
+    outcome = noted.one(Closed).outcome
+    in_source = [(each.items, each.frames, each.waits) for each in found if each.waits is not None]
+    assert in_source == [(0, 0, 0.0), (0, 0, 1.5), (1, 1, 0.0), (1, 1, 2.5)]
+    in_writes = [each.items for each in found[:-1] if each.waits is None]
+    assert set(in_writes) == {0, 1, 2}
+    assert (found[-1].items, found[-1].frames, found[-1].sent) == (2, 2, outcome.sent)
+    assert found[-1].bytes == outcome.bytes
+
+
+def test_on_a_thread_too() -> None:
+    noted = Noted()
+    found: list[Counts] = []
+    played("a", 2.0, lambda: found.append(noted.one(Opened).count()), "b", observe=noted).serve()
+    assert [(each.items, each.frames, each.waits) for each in found] == [(1, 1, 2.0)]
+    assert noted.one(Opened).count() == Counts(2, 2, noted.one(Closed).outcome.bytes, noted.one(Closed).outcome.sent)
 
 
 async def test_the_first_frame_is_the_one_that_leaves_and_not_the_item_that_is_held() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gc
 import runpy
 from collections.abc import Awaitable, Callable, Iterator
@@ -26,6 +27,7 @@ from streamguard.core.receipt import Verdict
 from streamguard.core.verify import StreamVerifier
 from streamguard.core.wire import Binary, Ndjson, Sse, Wire
 from streamguard.runtime.direct import DirectDriver
+from streamguard.runtime.drain import Drain, Draining
 from streamguard.runtime.source import TokenSource
 from streamguard.runtime.stages import GuardedStream, StageStream, pipe
 from streamguard.runtime.timing import Timing
@@ -126,10 +128,11 @@ async def test_stages_are_given_in_their_order() -> None:
     ("option", "said"),
     [
         ({"timing": 5}, r"^timing is a Timing, for example Timing\(stall=60\), not 5$"),
+        ({"drain": 5}, r"^drain is a Draining, for example Draining\(grace=20\), not 5$"),
         ({"on_end": 5}, "^on_end is a function, not 5$"),
         ({"on_end": lambda: None}, "^on_end is called with one argument, the Outcome, and "),
     ],
-    ids=["a number for a timing", "a number for a hook", "a hook without an argument"],
+    ids=["a number for a timing", "a number for a drain", "a number for a hook", "a hook without an argument"],
 )
 async def test_what_a_stream_cannot_use_is_refused_when_it_is_made(option: dict[str, Any], said: str) -> None:
     with pytest.raises(TypeError, match=said):
@@ -273,6 +276,22 @@ async def test_every_terminal_but_complete_raises(status: str) -> None:
                     stream.cancel()
     assert caught.value.status == status
     assert read(body).status == status
+
+
+@pytest.mark.parametrize(("grace", "status"), [(1.0, "shutdown"), (9.0, "complete")])
+async def test_a_stream_that_outlasts_the_grace_of_its_process_ends_as_shutdown(grace: float, status: str) -> None:
+    draining, body = Draining(on_sigterm=False), b""
+    draining.draining = Drain(grace, clock=anyio.current_time)
+    stream = guarded(Script("a", 5.0, "b"), timing=timing(heartbeat=None), drain=draining)
+    with contextlib.suppress(StreamAborted):
+        async with stream:
+            async for chunk in stream:
+                body += chunk
+                if b'"a"' in chunk:
+                    assert draining.draining.running == 1
+                    draining.drain(grace)
+    assert read(body).status == status
+    assert (draining.ready, draining.draining.running) == (False, 0)
 
 
 async def test_items_without_an_encoder_end_with_what_the_source_raised() -> None:

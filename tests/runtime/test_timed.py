@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator
 from typing import Any
 
@@ -9,20 +10,26 @@ import anyio
 import pytest
 
 from streamguard.adapters.wsgi import GuardedResponse
+from streamguard.core.credit import Credit, Grant
+from streamguard.core.cursor import cursor_zero
 from streamguard.core.flush import EveryTokens, Immediate, any_of
+from streamguard.core.guard import CompletionGuard
+from streamguard.core.wire import Sse
 from streamguard.observe.hooks import Acknowledged, Observer, Observers, RequestLabels, Sampled, StreamDetails
 from streamguard.observe.legs import LEGS, Legs
 from streamguard.observe.metrics import LEGS as LABELS
 from streamguard.runtime.buffer import Buffer
 from streamguard.runtime.direct import DirectDriver
+from streamguard.runtime.flow import Flow
 from streamguard.runtime.push import PushSource
+from streamguard.runtime.reader import ReplayStage, stored
 from streamguard.runtime.seen import UNSEEN, seen_by
 from streamguard.runtime.shortcut import NearSource
 from streamguard.runtime.source import TokenSource
 from streamguard.runtime.timing import Timing
 from tests.adapters.wsgi_calls import called
 from tests.observe.noted import Noted
-from tests.runtime.fakes import Script, Wire, native, serve
+from tests.runtime.fakes import SID, Script, Wire, native, serve
 from tests.runtime.logs import Store, make_producer
 
 pytestmark = pytest.mark.anyio
@@ -48,45 +55,27 @@ def tokens(count: int, *between: Any) -> Script:
     return Script(*[part for number in range(count) for part in (f"t{number} ", *between)])
 
 
-def expect(legs: Legs, leg: str) -> None:
-    slowest = legs.slowest()
-    assert slowest is not None
-    assert slowest.leg == leg
-    assert slowest.seconds >= DELAY / 2
-    assert slowest.share > 0.5
-    assert slowest.change == LEGS[slowest.leg][1]
-    assert str(slowest).startswith(f"{leg}: ")
+# ---- a delay in each leg ------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("every", [1, 3])
-async def test_a_source_that_is_slow_is_the_slowest(every: int) -> None:
-    legs = Legs(every)
+async def slow_source(legs: Legs) -> None:
     await serve(tokens(9, DELAY), Wire(slow=0.01), observe=legs).run()
-    expect(legs, "generated")
 
 
-@pytest.mark.parametrize("every", [1, 3])
-async def test_a_transport_that_is_slow_is_the_slowest(every: int) -> None:
-    legs = Legs(every)
+async def slow_transport(legs: Legs) -> None:
     await serve(tokens(9, 0.01), Wire(slow=DELAY), observe=legs).run()
-    expect(legs, "sent")
 
 
-async def test_a_transport_that_is_slow_is_the_slowest_also_where_the_source_is_ahead_of_it() -> None:
-    legs = Legs(1)
+async def slow_transport_with_the_source_ahead(legs: Legs) -> None:
     await sent_from(TokenSource(tokens(9, 0.01), buffer=Buffer()), Wire(slow=DELAY), anyio.current_time, legs)
-    expect(legs, "sent")
 
 
-async def test_a_policy_that_holds_is_the_slowest() -> None:
-    legs = Legs(1)
-    policy = EveryTokens(8, first="policy")
-    await serve(tokens(16, DELAY / 4), Wire(), policy=policy, observe=legs).run()
-    expect(legs, "held")
+async def holding_policy(legs: Legs) -> None:
+    await serve(tokens(16, DELAY / 4), Wire(), policy=EveryTokens(8, first="policy"), observe=legs).run()
 
 
-async def test_what_encodes_slowly_is_the_slowest() -> None:
-    legs, late = Legs(1), Late()
+async def slow_encoding(legs: Legs) -> None:
+    late = Late()
 
     class Working(Immediate):
         immediate = False
@@ -96,29 +85,115 @@ async def test_what_encodes_slowly_is_the_slowest() -> None:
             return held
 
     await serve(tokens(9, 0.01), Wire(), policy=any_of(Working()), clock=late, observe=legs).run()
-    expect(legs, "encoded")
 
 
-async def test_a_loop_that_is_late_for_what_is_there_is_the_slowest() -> None:
-    legs, late = Legs(1), Late()
+async def late_loop(legs: Legs) -> None:
+    late = Late()
     await sent_from(TokenSource(tokens(9, late.work, 0.01), buffer=Buffer()), Wire(blocks=False), late, legs)
-    expect(legs, "buffered")
 
 
-async def test_a_log_that_is_slow_is_the_slowest() -> None:
-    legs = Legs(1)
-    store = Store(slow=DELAY / 2)  # and as much behind it
-    producer = await make_producer(store, tokens(9, 0.01), observers=Observers([legs]))
-    await producer.run()
-    expect(legs, "appended")
+async def slow_append(legs: Legs) -> None:
+    await logged(legs, Store(at=late_at("append", "append, done")), Wire())  # DELAY / 2 each
 
 
-async def test_a_reader_that_is_slow_to_say_what_it_has_is_the_slowest() -> None:
-    legs = Legs(1)
+async def slow_read(legs: Legs) -> None:
+    await logged(legs, Store(at=late_at("wait, done", "read")), Wire())
+
+
+async def slow_connection_of_a_reader(legs: Legs) -> None:
+    await logged(legs, Store(), Wire(slow=DELAY))
+
+
+async def slow_credit(legs: Legs) -> None:
+    await logged(legs, Store(), Wire(), credit=DELAY)
+
+
+async def slow_reader(legs: Legs) -> None:
     await serve(tokens(9, 0.01), Wire(slow=0.02), observe=legs).run()
     legs.acknowledged(Acknowledged(STREAM, 1.0, 3, DELAY))
     legs.acknowledged(Acknowledged(STREAM, 1.0, 3, None))  # of which nobody knows when it was sent
-    expect(legs, "acknowledged")
+
+
+INJECTED: list[tuple[str, int, Any]] = [
+    ("generated", 1, slow_source),
+    ("generated", 3, slow_source),
+    ("buffered", 1, late_loop),
+    ("held", 1, holding_policy),
+    ("encoded", 1, slow_encoding),
+    ("appended", 1, slow_append),
+    ("read", 1, slow_read),
+    ("read", 3, slow_read),
+    ("credit", 1, slow_credit),
+    ("sent", 1, slow_transport),
+    ("sent", 3, slow_transport),
+    ("sent", 1, slow_transport_with_the_source_ahead),
+    ("sent", 1, slow_connection_of_a_reader),
+    ("acknowledged", 1, slow_reader),
+]
+
+
+@pytest.mark.parametrize(("leg", "every", "delayed"), INJECTED)
+async def test_the_leg_that_a_delay_is_injected_in_is_the_slowest(leg: str, every: int, delayed: Any) -> None:
+    legs = Legs(every)
+    await delayed(legs)
+    slowest = legs.slowest()
+    assert slowest is not None
+    assert slowest.leg == leg
+    assert slowest.seconds >= DELAY / 2
+    assert slowest.share > 0.5
+    assert slowest.change == LEGS[slowest.leg][1]
+    assert str(slowest).startswith(f"{leg}: ")
+
+
+def test_a_delay_is_injected_in_every_leg() -> None:
+    assert {leg for leg, _, _ in INJECTED} == set(LEGS)
+
+
+def late_at(*steps: str) -> Any:
+    """An `at` of a Store: these steps take their time."""
+
+    async def late() -> None:
+        await anyio.sleep(DELAY / 2)
+
+    return lambda step: late() if step in steps else None
+
+
+async def logged(
+    observer: Observer, store: Store, wire: Wire, *, credit: float | None = None, here: bool = True
+) -> None:
+    """Generate nine tokens into a log, and read them at once; `credit` is how many seconds each new frame waits for it.
+    Unless `here`, they are generated elsewhere, as far as the reader knows."""
+    observers = Observers([observer])
+    producer = await make_producer(store, tokens(9, 0.1), observers=observers)
+    zero = cursor_zero(SID)
+    flow = None if credit is None else Flow(Credit(1, 10**6, zero), zero, limit=None, beats=False)
+    stage = ReplayStage(CompletionGuard(Sse()), zero, own_ids=True, resume=None, flow=flow)
+    seen = seen_by(observers, stage, anyio.current_time)
+    seen.follows(producer.seen if here else None, credit=credit is not None)
+    if flow is not None:
+        flow.waited = functools.partial(seen.blocked, "credit")
+    pages: Any = stored(store, zero, _nobody, flow=flow)
+    reader = DirectDriver[bytes](TokenSource(pages), stage, wire, Timing(clock=anyio.current_time), seen=seen)
+
+    async def grant() -> None:
+        assert flow is not None
+        assert credit is not None
+        for frames in range(2, 12):
+            while not flow.blocked:  # noqa: ASYNC110  # which nobody tells
+                await anyio.sleep(0.01)
+            await anyio.sleep(credit)
+            flow.give(Grant(frames, 10**6))
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(producer.run)
+        if flow is not None:
+            tasks.start_soon(grant)
+        await reader.run()
+        tasks.cancel_scope.cancel()
+
+
+async def _nobody(state: Any) -> None:
+    raise AssertionError("the stream was taken for lost")
 
 
 async def sent_from(source: TokenSource, wire: Wire, clock: Any, observer: Observer) -> None:
@@ -215,6 +290,27 @@ def test_an_answer_on_a_thread_is_sampled(own_thread: bool, buffered: set[str]) 
     sampled = noted.all(Sampled)
     assert sampled
     assert set(sampled[0].legs) == {"generated", "held", "encoded", "sent"} | buffered
+
+
+async def test_of_a_stream_that_another_process_generates_it_is_not_known_how_long_the_log_had_it() -> None:
+    for here, waited in ((True, {"read", "credit"}), (False, {"credit"})):
+        noted = Noted()
+        noted.every = 2
+        await logged(noted, Store(), Wire(), credit=DELAY, here=here)
+        legs = [event.legs for event in noted.all(Sampled) if event.stream.part == "reader"]
+        assert legs
+        assert {name for each in legs for name in each} == {"encoded", "sent", *waited}
+        assert max(each["credit"] for each in legs) >= DELAY
+
+
+async def test_a_frame_that_a_reader_has_before_the_append_returned_was_read_at_once() -> None:
+    noted = Noted()
+    noted.every = 1
+    await logged(noted, Store(at=late_at("append, done")), Wire())
+    legs = [event.legs for event in noted.all(Sampled) if event.stream.part == "reader"]
+    assert len(legs) >= 6
+    assert [each["read"] for each in legs] == pytest.approx([0.0] * len(legs))
+    assert not any("credit" in each for each in legs)
 
 
 async def test_a_wait_for_readers_is_not_the_logs() -> None:

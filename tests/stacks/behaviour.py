@@ -187,4 +187,4 @@ def abort_lines(process: Process, ask: Callable[[], object]) -> list[str]:
     ask()
     time.sleep(_WAITS)  # a server's line comes after ours, if it comes
     lines = process.log()[before:].splitlines()
-    return [line for line in lines if line.strip() and not re.search(r"\bstream \S+ ended as ", line)]
+    return [line for line in lines if line.strip() and not re.search(r"\bstream \S+ of \S+ \S+ ended as ", line)]

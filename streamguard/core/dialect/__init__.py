@@ -21,7 +21,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from streamguard.core.arguments import no_setting
+from streamguard.core.arguments import setting_named
 from streamguard.core.dialect.agui import AgUi
 from streamguard.core.dialect.anthropic import Anthropic
 from streamguard.core.dialect.base import Dialect, DialectEncoder, DialectReader, Payload, Reading
@@ -63,11 +63,4 @@ def dialect_named(dialect: str | Dialect) -> Dialect:
     """
     if type(dialect) in _OWN:  # the check of a protocol asks for each of its members: ten times this
         return dialect  # type: ignore[return-value]
-    if not isinstance(dialect, str):
-        if isinstance(dialect, type) or not isinstance(dialect, Dialect):
-            raise no_setting("dialect", dialect, _BY_NAME, "OpenAI(model='m')")
-        return dialect
-    try:
-        return _BY_NAME[dialect]
-    except KeyError:
-        raise ValueError(f"unknown dialect {dialect!r}; known: {', '.join(_BY_NAME)}") from None
+    return setting_named("dialect", dialect, _BY_NAME, Dialect, "OpenAI(model='m')", word="dialect")

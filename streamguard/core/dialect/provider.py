@@ -339,6 +339,11 @@ class ProviderReader:
         """Whether an event must come that ends the stream, as far as is known by now."""
         return callable(self._end) or settled(self._end, self._stream) == "provider"
 
+    @property
+    def ends_freely(self) -> bool:
+        """Whether the source's own end is enough, behind whatever event, as far as is known by now."""
+        return not callable(self._end) and self._end != "provider" and not (self._end == "known" and self._stream.sure)
+
     def noted(self) -> object:
         """All that is noted of the stream, to be compared."""
         return self._stream.noted()

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from streamguard.core.arguments import no_setting
+from streamguard.core.arguments import setting_named
 from streamguard.core.wire.base import MAX_FRAME, Received, Wire, WireEncoder, WireReader
 from streamguard.core.wire.binary import Binary
 from streamguard.core.wire.ndjson import Ndjson
@@ -46,14 +46,7 @@ def wire_named(wire: str | Wire) -> Wire:
     """
     if type(wire) in _OWN:  # the check of a protocol asks for each of its members: ten times this
         return wire  # type: ignore[return-value]
-    if not isinstance(wire, str):
-        if isinstance(wire, type) or not isinstance(wire, Wire):
-            raise no_setting("wire", wire, _BY_NAME, "Sse()")
-        return wire
-    try:
-        return _BY_NAME[wire]
-    except KeyError:
-        raise ValueError(f"unknown carrier {wire!r}; known: {', '.join(_BY_NAME)}") from None
+    return setting_named("wire", wire, _BY_NAME, Wire, "Sse()", word="carrier")
 
 
 def wire_for_content_type(content_type: str) -> Wire | None:

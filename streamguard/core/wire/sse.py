@@ -118,7 +118,7 @@ class SseEncoder:
         cursor = self._cursor % (frame.seq, frame.offset, frame.crc)
         if frame.status is not None:
             cursor += b"." + frame.status.encode()
-            if not frame.data and frame.name is None:  # an end without a marker of its own: a comment is all that fits
+            if frame.bare:  # an end without a marker of its own: a comment is all that fits
                 return _field(b"", b"end " + cursor)
         lines = [_field(b"event", frame.name.encode())] if frame.name is not None else []
         in_id = self._in_id

@@ -319,6 +319,14 @@ class TestReader:
         assert self.reader(chunk("a"), end="known").asks_marker
         assert not self.reader("hello", end="known").asks_marker
         assert not self.reader(chunk("a"), end="asgi").asks_marker
+
+    def test_says_whether_the_source_s_own_end_would_have_done(self) -> None:
+        """A marker behind events of nobody's API is one, and the stream would have passed for whole without it."""
+        for events, end, free in (
+            (["hello", "[DONE]"], "known", True), ([chunk("a"), "[DONE]"], "known", False),
+            ([chunk("a")], "asgi", True), (["hello"], "provider", False), (["hello"], lambda event: True, False),
+        ):  # fmt: skip
+            assert self.reader(*events, end=end).ends_freely is free
         assert self.reader("hello", end=lambda event: False).asks_marker
 
     @pytest.mark.parametrize("rule", ["asgi", "endless"])
