@@ -7,8 +7,16 @@ from typing import Any
 
 import pytest
 
-from streamguard.core.dialect import Raw
-from streamguard.core.errors import Failure, FieldRefused, LocalProtocolError, UnsupportedItem, failure_from
+from streamguard.core.dialect import Raw, dialect_named
+from streamguard.core.dialect.raw import RawEncoder
+from streamguard.core.errors import (
+    Failure,
+    FieldRefused,
+    ItemTooLarge,
+    LocalProtocolError,
+    UnsupportedItem,
+    failure_from,
+)
 from streamguard.core.flush import Immediate
 from streamguard.core.framing import FramedEncoder
 from streamguard.core.guard import CompletionGuard
@@ -239,6 +247,13 @@ class TestFailureForms:
         events, _ = through(Event(delta), Event(error), Event(delta))
         assert [name for name, _ in events] == ["message", "message", "message", "response.failed", "error"]
 
+    @pytest.mark.parametrize("dialect", ["raw", "openai-responses", "anthropic"])
+    def test_a_response_that_no_json_can_hold_fails_all_the_same(self, dialect: str) -> None:
+        created = Event('{"type":"response.created","response":{"x":NaN}}', "response.created")
+        answer = read(written([created], dialect_named(dialect), Sse()), dialect=dialect)
+        assert (answer.verdict, answer.receipt.failure and answer.receipt.failure.code) == (Verdict.FAILED, DIED.code)
+        assert b'"type":"response.failed"' in answer.frames[-1].raw
+
     def test_a_response_whose_end_came_and_whose_source_raised_fails(self) -> None:
         done = '{"type":"response.completed","response":{"id":"r","status":"completed"}}'
         events, answer = through(Event(done, "response.completed"), fail=FAILURE)
@@ -332,6 +347,15 @@ def test_what_comes_too_large_is_an_error_of_the_source() -> None:
     pipeline.open()
     with pytest.raises(LocalProtocolError):
         pipeline.push(Event("x" * 101), 0.0)
+
+
+def test_an_event_of_a_serialised_stream_above_the_readers_limit_fails_by_a_code_of_the_sources() -> None:
+    encoder = RawEncoder("asgi", "openai", negotiated=False)
+    encoder._decoder = SseDecoder(max_frame=100)
+    with pytest.raises(ItemTooLarge) as raised:
+        encoder.wire(b"data: " + b"x" * 100_000, Ending())
+    assert failure_from(raised.value).code == "item_too_large"
+    assert str(raised.value).endswith("above the limit of 100; no reader takes more at once: send a reference to it")
 
 
 def test_items_of_a_serialised_stream_are_its_events() -> None:
