@@ -30,6 +30,7 @@ from typing import Any, Final, Literal
 import attrs
 
 from streamguard.core.arguments import shown
+from streamguard.core.codes import recorded
 from streamguard.observe.stream import Counts, Delivered, Outcome, Part, Passing, RequestLabels, Sampled, StreamDetails
 
 __all__ = [
@@ -244,8 +245,9 @@ class Closed:
 
     @property
     def cause(self) -> str:
-        """Why it ended: the failure's code. Empty for `complete`, and for a reader that was told its stream's end."""
-        return "" if self.outcome.failure is None else self.outcome.failure.code
+        """Why it ended: the failure's code, `own` for one of the application's that is a text. Empty for `complete`,
+        and for a reader that was told its stream's end."""
+        return "" if self.outcome.failure is None else recorded(self.outcome.failure.code)
 
 
 class Observer:

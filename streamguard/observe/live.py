@@ -27,7 +27,7 @@ from typing import Any, Final
 
 import attrs
 
-from streamguard.core.arguments import require_whole_number, shown
+from streamguard.core.arguments import one_line, require_whole_number, shown
 from streamguard.observe.hooks import (
     Acknowledged,
     Blocked,
@@ -343,7 +343,7 @@ def _number(entry: _Entry) -> int:
 
 
 def _short(text: str | None) -> str | None:
-    return None if text is None else text[:_LONG]
+    return None if text is None else one_line(text[:_LONG])
 
 
 def _require_who(password: object, authorize: object) -> None:

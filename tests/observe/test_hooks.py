@@ -9,6 +9,7 @@ import attrs
 import pytest
 
 from streamguard.core.cursor import Cursor
+from streamguard.core.errors import Failure
 from streamguard.observe.hooks import (
     Closed,
     Delivered,
@@ -65,6 +66,14 @@ def test_no_fact_is_guessed(missing: str) -> None:
 
 def test_delivery_has_three_answers() -> None:
     assert get_args(Delivered) == ("yes", "no", "unknown")
+
+
+@pytest.mark.parametrize(
+    ("code", "cause"), [("overloaded", "overloaded"), ("my diary: I am", "own"), ("a\nb", "own"), ("x" * 65, "own")]
+)
+def test_a_cause_is_a_code_and_no_text(code: str, cause: str) -> None:
+    outcome = Outcome(**{**FACTS, "status": "failed", "failure": Failure(code, "m")})
+    assert Closed(STREAM, 1.0, outcome).cause == cause
 
 
 # ---- observers ----------------------------------------------------------------------------------
