@@ -93,11 +93,22 @@ ALERTS: Final = (
     ),
     Alert(
         "StreamguardRefusals",
-        'sum(increase(streamguard_requests_refused_total{why=~"full|waited_too_long|log_unavailable"}[10m])) > 10',
+        'sum(increase(streamguard_requests_refused_total{why=~"full|waited_too_long|log_unavailable|unsealed"}[10m])) > 10',
         "5m",
         "warning",
         "Requests for streams are refused",
-        "why is full or waited_too_long where the Limits are reached, log_unavailable where the log is in trouble.",
+        "why is full or waited_too_long where the Limits are reached, log_unavailable where the log is in trouble, "
+        "unsealed where SealMiddleware is missing, or is not outermost.",
+    ),
+    Alert(
+        "StreamguardUpstreamDown",
+        'sum(increase(streamguard_requests_refused_total{why=~"upstream_unreachable|upstream_silent|upstream_broke"}[5m])) > 5',
+        "1m",
+        "critical",
+        "The proxy's upstream gives no answer",
+        "why is upstream_unreachable where nobody listens, upstream_silent where no answer began in time, and "
+        "upstream_broke where the connection broke before one did. What began to answer and broke off is in "
+        "streamguard_streams_closed_total.",
     ),
 )
 

@@ -192,7 +192,8 @@ class SourceClosed:
 @attrs.frozen
 class Refused:
     """A request got no stream, or was told no by the endpoints of streams: `why` is the code of its answer, `status`
-    that of HTTP."""
+    that of HTTP. `unsealed`, 500, is one that was given up because its layers would hide a cut (UnsealedResponse). A
+    proxy tells of every request that it answers itself, in place of its upstream."""
 
     why: str
     status: int

@@ -32,10 +32,11 @@ CAUSES: Final = (
     "upstream_truncated", "upstream_unreachable", OWN,
 )  # fmt: skip
 REFUSALS: Final = (
-    "bad_key", "bad_request", "busy", "ended", "forbidden", "full", "http_1_0", "key_reused", "left", "log_lost",
-    "log_unavailable", "method_not_allowed", "misfit", "no_stream", "no_such_endpoint", "not_here",
-    "not_json", "shutdown", "stream_required", "too_large", "trimmed", "unknown_stream", "waited_too_long",
-    "weak_key", OWN,
+    "bad_framing", "bad_key", "bad_request", "bad_target", "body_too_large", "body_too_slow", "busy", "ended",
+    "forbidden", "full", "head_too_large", "http_1_0", "key_reused", "left", "log_lost", "log_unavailable",
+    "method_not_allowed", "misfit", "no_stream", "no_such_endpoint", "not_here", "not_implemented", "not_json",
+    "shutdown", "stream_required", "too_large", "trimmed", "unknown_stream", "unsealed", "upstream_broke",
+    "upstream_silent", "upstream_unreachable", "waited_too_long", "weak_key", OWN,
 )  # fmt: skip
 
 LEGS: Final = ("generated", "buffered", "held", "encoded", "appended", "read", "credit", "sent")
@@ -93,7 +94,8 @@ _ALL: Final = (
     ),
     Metric(
         "requests_refused_total", "counter", "connection",
-        "Requests that got no stream, or were told no by the endpoints of streams, by the code of the answer.",
+        "Requests that got no stream, or were told no by the endpoints of streams, by the code of the answer; of the "
+        "proxy every request that it answered itself, in place of its upstream, whether it asked for a stream or not.",
         {"why": REFUSALS},
     ),
     Metric(

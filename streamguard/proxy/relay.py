@@ -11,7 +11,8 @@ or never.
 
 An answer that breaks off is never ended. As a stream it fails, by the exception; any other answer is broken off too.
 
-Observers are told of each request before it leaves, and when it is over. What they want to be sent along, the
+Observers are told of each request before it leaves, and when it is over; and of each that is answered here in place of
+an upstream that gave no answer, as refused: whether it would have been given a stream nobody knows. What they want to be sent along, the
 `traceparent` of a span of their own, replaces the client's; without observers that passes as it came.
 """
 
@@ -30,7 +31,7 @@ from streamguard.adapters.asgi import request_facts, send_refusal
 from streamguard.adapters.middleware_judge import kind_of
 from streamguard.adapters.seal import Message, Receive, Scope, Send, mark_aborted
 from streamguard.adapters.transport import hung_up, transport_of
-from streamguard.adapters.watching import request_labels
+from streamguard.adapters.watching import request_labels, tell_refused
 from streamguard.client.body import Body, coding_of
 from streamguard.core.arguments import one_line
 from streamguard.core.errors import SourceFailed
@@ -160,7 +161,9 @@ class _Exchange:
         except UpstreamFailed as exc:
             self.cause = exc.code
             self._log(exc, "")
-            await send_refusal(_refused(exc), self._scope, self._send)
+            refused = _refused(exc)
+            tell_refused(self._relay.observers, refused, request_facts(self._scope), self._scope)
+            await send_refusal(refused, self._scope, self._send)
             return
         self.status = answer.status
         try:

@@ -35,6 +35,7 @@ WELL = {
     'streamguard_aborts_not_carried_total{hop="http10"}': "0x60",
     'streamguard_requests_refused_total{why="full"}': "0x60",
     'streamguard_requests_refused_total{why="forbidden"}': "0+50x60",
+    'streamguard_requests_refused_total{why="upstream_silent"}': "0+1x30 30x30",
 }
 
 # What each fault does to one or two of these.
@@ -47,6 +48,7 @@ FAULTS: dict[str, dict[str, str]] = {
     "StreamguardTakeovers": {'streamguard_takeovers_total{result="gone_on"}': "0x25 1x35"},
     "StreamguardAbortsNotCarried": {'streamguard_aborts_not_carried_total{hop="http10"}': "0x25 2x35"},
     "StreamguardRefusals": {'streamguard_requests_refused_total{why="full"}': "0+5x60"},
+    "StreamguardUpstreamDown": {'streamguard_requests_refused_total{why="upstream_unreachable"}': "0x25 0+2x35"},
 }
 
 

@@ -50,8 +50,11 @@ def test_every_code_that_the_reference_names_is_a_cause() -> None:
 
 def test_every_code_of_a_refusal_in_the_source_is_known() -> None:
     found = set()
-    for path in [ROOT / "streamguard" / "core" / "exchange.py", *(ROOT / "streamguard" / "adapters").glob("*.py")]:
+    package = ROOT / "streamguard"
+    for path in [package / "core" / "exchange.py", *package.glob("adapters/*.py"), *package.glob("proxy/*.py")]:
         text = path.read_text(encoding="utf-8")
-        found |= set(re.findall(r'(?:problem|come_back|cannot_resume)\([^")]*?"([a-z_0-9]+)"', text))
+        made = r'(?:problem|come_back|cannot_resume|UpstreamFailed)\([^")]*?"([a-z_0-9]+)"|Refusal\([^)]*code="([a-z_]+)"'
+        found |= {code for pair in re.findall(made, text) for code in pair if code}
+    assert {"upstream_unreachable", "body_too_slow", "unsealed"} <= found
     assert len(found) > 12
     assert found <= set(REFUSALS)

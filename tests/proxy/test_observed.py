@@ -22,7 +22,7 @@ from starlette.routing import Route
 
 from streamguard import cli
 from streamguard.log.memory import MemoryLog
-from streamguard.observe.hooks import Closed, Observer, Opened, Passed, Passing
+from streamguard.observe.hooks import Closed, Observer, Opened, Passed, Passing, Refused
 from streamguard.observe.opentelemetry import Traces
 from streamguard.observe.prometheus import Prometheus
 from streamguard.proxy import telemetry
@@ -36,7 +36,7 @@ from tests.asking import http
 from tests.observe.measured import Traced
 from tests.observe.noted import Noted
 from tests.observe.pages import samples
-from tests.proxy.fronted import CHUNKED, Wired, fronted, in_front
+from tests.proxy.fronted import CHUNKED, Wired, answered, fronted, in_front
 from tests.proxy.running import running
 
 CALLER = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
@@ -156,6 +156,41 @@ def test_how_an_upstream_failed_is_told_and_counted_by_its_name() -> None:
     ]  # fmt: skip
     name = 'streamguard_streams_closed_total{cause="upstream_broke",part="producer",status="failed"}'
     assert samples(numbers.page())[name] == 1
+
+
+ASKS = {"stream": True}
+
+
+@pytest.mark.parametrize(
+    ("settings", "request_of", "why", "status"),
+    [
+        ({}, {"json": ASKS}, "upstream_unreachable", 502),
+        ({}, {"content": b"plain"}, "upstream_unreachable", 502),
+        ({"max_body": 3}, {"json": ASKS}, "body_too_large", 413),
+        ({"max_head": 200}, {"headers": {"a": "b" * 300}}, "head_too_large", 431),
+        ({}, {"headers": {"upgrade": "spdy"}}, "not_implemented", 501),
+    ],
+)
+def test_a_request_that_the_proxy_answers_itself_is_counted_as_refused(
+    settings: dict[str, Any], request_of: dict[str, Any], why: str, status: int
+) -> None:
+    noted, numbers = Noted(), Prometheus(CollectorRegistry())
+    with socket.create_server(("127.0.0.1", 0)) as closed:
+        port = closed.getsockname()[1]
+    with in_front(port, observe=[noted, numbers], **settings) as proxy:
+        assert http.post(f"{proxy.url}/v1", **request_of).status_code == status
+    assert [(event.why, event.status) for event in noted.all(Refused)] == [(why, status)]
+    assert samples(numbers.page())[f'streamguard_requests_refused_total{{why="{why}"}}'] == 1
+
+
+def test_an_upstream_that_says_nothing_is_counted_and_so_is_a_body_that_stands_still() -> None:
+    noted = Noted()
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        with in_front(silent.getsockname()[1], observe=noted, stall=0.1, body_silence=0.1) as proxy:
+            assert http.post(proxy.url, json=ASKS).status_code == 504
+            head = b"POST / HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 9\r\n\r\n{"
+            assert b"408" in answered(proxy, head).partition(b"\r\n")[0]
+    assert [event.why for event in noted.all(Refused)] == ["upstream_silent", "body_too_slow"]
 
 
 # ---- traces -------------------------------------------------------------------------------------
