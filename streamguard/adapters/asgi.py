@@ -53,7 +53,7 @@ from streamguard.core.framing import FramedEncoder
 from streamguard.core.guard import CompletionGuard
 from streamguard.core.pipeline import Pipeline
 from streamguard.core.wire import Wire
-from streamguard.observe.hooks import Outcome
+from streamguard.observe.hooks import Observers, Outcome
 from streamguard.runtime.compressed import CompressedStage
 from streamguard.runtime.direct import DirectDriver
 from streamguard.runtime.sink import Stage

@@ -22,8 +22,8 @@ from streamguard.adapters.options import AnswerOptions, Options
 from streamguard.adapters.reading import ROOT
 from streamguard.adapters.seal import Scope, is_aborted, mark_aborted, mark_guarded
 from streamguard.adapters.shutdown import GOING_AWAY, drain_of
-from streamguard.adapters.watching import tell_refused
 from streamguard.adapters.threaded import REQUEST
+from streamguard.adapters.watching import tell_refused
 from streamguard.core.arguments import shown
 from streamguard.core.cursor import cursor_zero, new_sid
 from streamguard.core.errors import Failure

@@ -30,6 +30,7 @@ class Alert:
 
 _ENDED: Final = 'streamguard_streams_closed_total{part!="reader"}'
 _ABNORMAL: Final = 'streamguard_streams_closed_total{part!="reader",status=~"failed|stalled|slow|shutdown"}'
+_REFUSED: Final = 'streamguard_requests_refused_total{why=~"%s"}'
 
 ALERTS: Final = (
     Alert(
@@ -93,7 +94,7 @@ ALERTS: Final = (
     ),
     Alert(
         "StreamguardRefusals",
-        'sum(increase(streamguard_requests_refused_total{why=~"full|waited_too_long|log_unavailable|unsealed"}[10m])) > 10',
+        f"sum(increase({_REFUSED % 'full|waited_too_long|log_unavailable|unsealed'}[10m])) > 10",
         "5m",
         "warning",
         "Requests for streams are refused",
@@ -102,7 +103,7 @@ ALERTS: Final = (
     ),
     Alert(
         "StreamguardUpstreamDown",
-        'sum(increase(streamguard_requests_refused_total{why=~"upstream_unreachable|upstream_silent|upstream_broke"}[5m])) > 5',
+        f"sum(increase({_REFUSED % 'upstream_unreachable|upstream_silent|upstream_broke'}[5m])) > 5",
         "1m",
         "critical",
         "The proxy's upstream gives no answer",

@@ -117,7 +117,9 @@ class Stalled:
 @attrs.frozen
 class Blocked:
     """Something waited for the reader, for `seconds`, and does no more. `by`: `transport` is a write that was under
-    way when the stream's clock looked, `credit` a reader that granted none, `lead` a source that was too far ahead."""
+    way when the stream's clock looked, or when its reader left, `credit` a reader that granted none, `lead` a source
+    that was too far ahead. Under WSGI, where no clock looks at a write, only the one at which the reader left is told.
+    """
 
     stream: StreamDetails
     at: float

@@ -150,8 +150,8 @@ _ALL: Final = (
     ),
     Metric(
         "blocked_seconds", "histogram", "token",
-        "Waits for a reader: of a write that was under way when the stream's clock looked, for credit, or of a source "
-        "that was too far ahead.",
+        "Waits for a reader, once they are over: of a write that was under way when the stream's clock looked or when "
+        "its reader left, for credit, or of a source that was too far ahead.",
         {"by": ("transport", "credit", "lead")}, "seconds", _LONG,
     ),
     Metric("requests_waiting", "gauge", "system", "Requests that wait for a slot.", across="livesum"),

@@ -12,8 +12,9 @@ or never.
 An answer that breaks off is never ended. As a stream it fails, by the exception; any other answer is broken off too.
 
 Observers are told of each request before it leaves, and when it is over; and of each that is answered here in place of
-an upstream that gave no answer, as refused: whether it would have been given a stream nobody knows. What they want to be sent along, the
-`traceparent` of a span of their own, replaces the client's; without observers that passes as it came.
+an upstream that gave no answer, as refused: whether it would have been given a stream nobody knows. What they want to
+be sent along, the `traceparent` of a span of their own, replaces the client's; without observers that passes as it
+came.
 """
 
 from __future__ import annotations
