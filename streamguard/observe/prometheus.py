@@ -12,7 +12,6 @@ imported), and any worker answers for all: counters and histograms add up, and e
 
 from __future__ import annotations
 
-import itertools
 import os
 from typing import Any
 
@@ -39,9 +38,8 @@ class Prometheus(Measures):
         self._kept: dict[str, Any] = {name: _made(metric, registry) for name, metric in METRICS.items()}
         self._children: dict[tuple[str, ...], Any] = {}
         for name, metric in METRICS.items():
-            if metric.known:
-                for values in itertools.product(*metric.labels.values()):
-                    self._child(name, *values)
+            for values in metric.initial:
+                self._child(name, *values)
         if self._folder is None:  # else the files would not have what is only asked for here
             around = self.surroundings
             self._kept["requests_waiting"].set_function(lambda: around.waiting)

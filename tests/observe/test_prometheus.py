@@ -69,7 +69,26 @@ def test_what_an_alert_looks_at_is_there_before_it_moves() -> None:
     found = samples(Prometheus(CollectorRegistry()).page())
     assert found['streamguard_tokens_lost_total{part="direct"}'] == 0
     assert found['streamguard_takeovers_total{result="sealed"}'] == 0
-    assert not [name for name in found if name.startswith("streamguard_streams_closed_total{")]
+    assert found['streamguard_requests_refused_total{why="upstream_unreachable"}'] == 0
+    assert found['streamguard_streams_closed_total{cause="source_error",part="producer",status="failed"}'] == 0
+    assert found['streamguard_blocked_seconds_count{by="transport"}'] == 0
+    assert found['streamguard_time_to_first_frame_seconds_count{part="direct"}'] == 0
+
+
+def test_every_end_of_a_stream_is_there_before_the_first_one() -> None:
+    begun = set(samples(Prometheus(CollectorRegistry()).page()))
+    moved = set(samples(worked(len(KINDS), 1, Prometheus(CollectorRegistry())).page))
+    # A cause of the application's own, of a stream that it cancelled, is the one that nobody can know beforehand.
+    assert {name for name in moved - begun if "_closed_total{" in name and 'cause="own"' not in name} == set()
+    assert {name for name in moved - begun if "_refused_total{" in name} == set()
+
+
+def test_a_fresh_worker_has_them_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PROMETHEUS_MULTIPROC_DIR", str(tmp_path))
+    in_workers(0, seeds=(1,))
+    page = samples(Prometheus(CollectorRegistry()).page())
+    assert page['streamguard_streams_closed_total{cause="source_error",part="direct",status="failed"}'] == 0
+    assert page['streamguard_requests_refused_total{why="full"}'] == 0
 
 
 def test_how_many_wait_is_asked_when_the_page_is() -> None:
