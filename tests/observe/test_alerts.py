@@ -88,8 +88,9 @@ def test_each_alert_fires_on_its_fault_and_no_other_does(tmp_path: Path) -> None
 # Each from a process that is new: its series are there, as zero, for as long as one scrape.
 BURSTS = {
     "StreamguardAbnormalEnds": {
-        CLOSED % ("failed", "upstream_broke"): "_x26 0 80x33", CLOSED % ("complete", ""): "0x60"
-    },  # fmt: skip
+        CLOSED % ("failed", "upstream_broke"): "_x26 0 80x33",
+        CLOSED % ("complete", ""): "0x60",
+    },
     "StreamguardTokensLost": {'streamguard_tokens_lost_total{part="direct"}': "_x26 0 1x33"},
     "StreamguardRefusals": {'streamguard_requests_refused_total{why="full"}': "_x22 0 80x37"},
     "StreamguardUpstreamDown": {'streamguard_requests_refused_total{why="upstream_unreachable"}': "_x26 0 20x33"},

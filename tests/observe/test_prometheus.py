@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from prometheus_client import CollectorRegistry
@@ -15,7 +18,7 @@ from streamguard.runtime.admission import Admission
 from streamguard.runtime.slots import Limits
 from tests.observe.mixed import KINDS, worked
 from tests.observe.pages import differences, samples
-from tests.observe.processes import in_workers
+from tests.observe.processes import ROOT, in_workers
 
 SEVERAL = 3 * len(KINDS)
 
@@ -51,6 +54,41 @@ def test_the_numbers_of_two_workers_add_up(tmp_path: Path, monkeypatch: pytest.M
     assert differences(told, page) == {}
     assert b"\nstreamguard_requests_waiting 0.0\n" in page
     assert b"\nstreamguard_draining 0.0\n" in page
+
+
+OPENS = """
+from streamguard.observe.prometheus import Prometheus
+metrics = Prometheus()
+metrics.shift("streams_open", 3, "direct")
+metrics.add("streams_opened_total", 3, "direct")
+print(flush=True)
+input()
+"""
+
+
+def test_a_worker_that_was_killed_leaves_no_open_streams_behind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PROMETHEUS_MULTIPROC_DIR", str(tmp_path))
+    opened, counted = 'streamguard_streams_open{part="direct"}', 'streamguard_streams_opened_total{part="direct"}'
+    metrics = Prometheus(CollectorRegistry())
+    pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    with subprocess.Popen([sys.executable, "-c", OPENS], cwd=ROOT, **pipes) as worker:
+        assert worker.stdout is not None
+        worker.stdout.readline()
+        (tmp_path / "gauge_livesum_1.db").write_bytes(bytes(64))  # of a process that lives, and belongs to somebody else
+        found = samples(metrics.page())
+        assert (found[opened], found[counted]) == (3, 3)
+        worker.kill()
+    found = samples(metrics.page())
+    assert (found.get(opened, 0), found[counted]) == (0, 3)
+    assert [path.name for path in tmp_path.glob("gauge_live*")] == ["gauge_livesum_1.db"]
+
+
+def test_a_folder_that_is_not_there_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PROMETHEUS_MULTIPROC_DIR", str(tmp_path / "none"))
+    with pytest.raises(ValueError, match=r"PROMETHEUS_MULTIPROC_DIR names no folder: .*none'. Make it, empty, before"):
+        Prometheus(CollectorRegistry())
 
 
 def test_the_page_has_every_metric_by_its_name_kind_and_labels() -> None:
