@@ -69,11 +69,12 @@ ALERTS: Final = (
     Alert(
         "StreamguardUndelivered",
         "sum(rate(streamguard_items_undelivered_total[30m])) "
-        '/ sum(rate(streamguard_items_total{part="direct"}[30m])) > 0.2',
+        "/ sum(rate(streamguard_items_total[30m])) > 0.2",
         "15m",
         "warning",
         "A fifth of what is generated is for readers who leave",
-        "Make the streams resumable, or look for a proxy that cuts them: streamguard check.",
+        "Make the streams resumable, or look for a proxy that cuts them: streamguard check. Of streams in a log only "
+        "those count that were ended because nobody came back: one that runs to its end unread is not known as such.",
     ),
     Alert(
         "StreamguardTakeovers",

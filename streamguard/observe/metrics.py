@@ -76,6 +76,7 @@ _NOT_FAILED: Final = ("", "cancelled", "gone", "replaced", "rotate", "shutdown",
 _ENDS: Final = (
     ("complete", ""),
     *((each, each) for each in ("cancelled", "gone", "shutdown", "slow", "stalled")),
+    *(("cancelled", each) for each in ("gone", "evicted", OWN)),
     *(("failed", cause) for cause in CAUSES if cause not in _NOT_FAILED),
 )
 _READ: Final = (  # which was told the end, and not why, or was not there for it
@@ -148,8 +149,9 @@ _ALL: Final = (
     Metric("items_total", "counter", "request", "Items that sources yielded: tokens.", _SOURCED, known=True),
     Metric(
         "items_undelivered_total", "counter", "request",
-        "Items of streams without a log whose reader left, or took nothing, before the end: at most so many were "
-        "generated for nobody.",
+        "Items of streams that were ended because their reader left, or took nothing, and of streams in a log because "
+        "nobody came back in time: at most so many were generated for nobody. Whether one in a log that runs to its end "
+        "is read to it is not known.",
         known=True,
     ),
     Metric("frames_total", "counter", "token", "Frames that were let through, or stored.", _PART, known=True),

@@ -45,7 +45,11 @@ FAULTS: dict[str, dict[str, str]] = {
     "StreamguardTokensLost": {'streamguard_tokens_lost_total{part="direct"}': "0x25 1x35"},
     "StreamguardReadersBlocked": {'streamguard_blocked_seconds_sum{by="transport"}': "0+900x60"},
     "StreamguardSlowFirstFrame": {FIRST % "1.5": "0+10x60", FIRST % "6.0": "0+20x60"},
-    "StreamguardUndelivered": {"streamguard_items_undelivered_total": "0+900x60"},
+    "StreamguardUndelivered": {
+        "streamguard_items_undelivered_total": "0+900x60",
+        'streamguard_items_total{part="direct"}': "0x60",
+        'streamguard_items_total{part="producer"}': "0+2000x60",  # of a guard, which has no others
+    },
     "StreamguardTakeovers": {'streamguard_takeovers_total{result="gone_on"}': "0x25 1x35"},
     "StreamguardAbortsNotCarried": {'streamguard_aborts_not_carried_total{hop="http10"}': "0x25 2x35"},
     "StreamguardRefusals": {'streamguard_requests_refused_total{why="full"}': "0+5x60"},
