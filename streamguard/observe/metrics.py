@@ -150,8 +150,8 @@ _ALL: Final = (
     Metric(
         "items_undelivered_total", "counter", "request",
         "Items of streams that were ended because their reader left, or took nothing, and of streams in a log because "
-        "nobody came back in time: at most so many were generated for nobody. Whether one in a log that runs to its end "
-        "is read to it is not known.",
+        "nobody came back in time: at most so many were generated for nobody. Whether somebody reads one in a log that "
+        "runs to its end is not known.",
         known=True,
     ),
     Metric("frames_total", "counter", "token", "Frames that were let through, or stored.", _PART, known=True),

@@ -191,7 +191,7 @@ class Traces(Observer):
 
     One token in `every` is timed on its way; 0: none. Then a span says at its end how long each leg took on the mean
     (`streamguard.leg.sent`), which was the slowest (`streamguard.slowest_leg`), and what to change in that case
-    (`streamguard.change`).
+    (`streamguard.change`), unless even that one took less than a millisecond.
     """
 
     def __init__(
@@ -316,7 +316,9 @@ class Traces(Observer):
             facts["streamguard.acked"] = found.acked
         if slowest is not None:
             facts.update({f"streamguard.leg.{leg}": mean for leg, mean in found.way.means.items()})
-            facts.update({"streamguard.slowest_leg": slowest.leg, "streamguard.change": slowest.change})
+            facts["streamguard.slowest_leg"] = slowest.leg
+            if slowest.change:
+                facts["streamguard.change"] = slowest.change
         span.set_attributes(facts)
         if not event.whole and outcome.status not in _LEFT:
             why = event.cause or outcome.status

@@ -284,6 +284,22 @@ def test_a_span_names_the_slowest_leg_and_the_setting_to_change() -> None:
     assert set(points) == {"generated", "held", "encoded", "sent"}
 
 
+def test_a_span_of_a_stream_that_is_well_advises_nothing() -> None:
+    traced = Traced()
+
+    async def main() -> None:
+        async def source() -> AsyncIterator[str]:
+            for word in "abcd":
+                yield word
+
+        await Request().at(Mixed(Traces(traced.provider, every=1)).answer(source))
+
+    run("asyncio", main)
+    span = traced.one("streamguard direct")
+    assert of(span, "slowest_leg")
+    assert "streamguard.change" not in (span.attributes or {})
+
+
 def test_an_acknowledgement_is_a_leg() -> None:
     traced = Traced()
     traces = Traces(traced.provider, every=1)
