@@ -205,11 +205,13 @@ class Refused:
 @attrs.frozen
 class Passed:
     """What became of a request that a proxy passed on. `status` is that of its upstream's answer, None where there was
-    none; `cause` the code of how it failed, empty where it did not."""
+    none; `cause` the code of how it failed, empty where it did not; `answered` the status that the client was given,
+    None where that left before."""
 
     request: Passing
     status: int | None
     cause: str
+    answered: int | None = None
 
 
 @attrs.frozen

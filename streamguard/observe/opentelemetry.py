@@ -79,6 +79,7 @@ GEN_AI: Final[dict[str, tuple[str, tuple[float, ...]]]] = {
 }
 _NAMED: Final = {"gen_ai.operation.name": "chat", "gen_ai.provider.name": _SCOPE}
 _UNITS: Final = {"seconds": "s", "bytes": "By", "": "1"}
+_METHODS: Final = ("CONNECT", "DELETE", "GET", "HEAD", "OPTIONS", "PATCH", "POST", "PUT", "TRACE")
 _LEFT: Final = ("cancelled", "gone", "parted", "shutdown")  # abnormal, and no error of the server's
 
 
@@ -210,7 +211,10 @@ class Traces(Observer):
 
     def passing(self, request: Passing) -> Mapping[str, str]:
         above, kind = _above(request.labels)
-        attributes = {"http.request.method": request.method, **_request(request.labels)}
+        method = request.method if request.method in _METHODS else "_OTHER"  # a client may write any
+        attributes = {"http.request.method": method, "url.scheme": request.scheme, **_request(request.labels)}
+        if request.labels.path is not None:
+            attributes["url.path"] = request.labels.path
         span = self._tracer.start_span("streamguard proxy", above, kind, attributes)
         within = trace.set_span_in_context(span)
         self._passing[request] = span, context.attach(within)
@@ -222,11 +226,13 @@ class Traces(Observer):
     def passed(self, event: Passed) -> None:
         span, token = self._passing.pop(event.request)
         context.detach(token)
-        if event.status is not None:
-            span.set_attribute("http.response.status_code", event.status)
-        if event.cause:
-            span.set_attribute("error.type", event.cause)
-            span.set_status(Status(StatusCode.ERROR, event.cause))
+        error = event.cause
+        if event.answered is not None:
+            span.set_attribute("http.response.status_code", event.answered)
+            error = error or (str(event.answered) if event.answered >= 500 else "")
+        if error:
+            span.set_attribute("error.type", error)
+            span.set_status(Status(StatusCode.ERROR, error))
         span.end()
 
     def began(self, labels: RequestLabels) -> str | None:

@@ -26,7 +26,7 @@ import anyio
 from streamguard.adapters.asgi import request_facts, send_refusal
 from streamguard.adapters.seal import ASGIApp, Message, Receive, Scope, Send
 from streamguard.adapters.transport import keep_transport
-from streamguard.adapters.watching import tell_refused
+from streamguard.adapters.watching import BY_PATH, tell_refused
 from streamguard.core.exchange import Refusal, problem
 from streamguard.observe.hooks import Observers
 from streamguard.proxy.headers import values
@@ -70,6 +70,7 @@ class Front:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
+        scope[BY_PATH] = True
         refused = self._refused(scope)
         if refused is not None:
             await self._refuse(refused, scope, send)

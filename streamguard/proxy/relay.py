@@ -96,12 +96,12 @@ class Relay:
         if observers is None:
             await exchange.serve()
             return
-        request = Passing(request_labels(request_facts(scope), scope), scope["method"])
+        request = Passing(request_labels(request_facts(scope), scope), scope["method"], scope.get("scheme", "http"))
         exchange.along = observers.passing(request)
         try:
             await exchange.serve()
         finally:
-            observers.tell(Passed(request, exchange.status, exchange.cause))
+            observers.tell(Passed(request, exchange.status, exchange.cause, exchange.answered))
 
     async def _live(self, receive: Receive, send: Send) -> None:
         while True:
@@ -129,12 +129,13 @@ def target_of(scope: Scope, base: bytes = b"") -> bytes:
 
 class _Exchange:
     """One request. `along` are headers that go along in place of its own; `failed` is what its stream failed by,
-    `status` the upstream's, `cause` the code of how the upstream failed."""
+    `status` the upstream's, `answered` that of its answer, `cause` the code of how the upstream failed."""
 
     def __init__(self, relay: Relay, scope: Scope, receive: Receive, send: Send) -> None:
         self.along: Mapping[str, str] = {}
         self.failed: SourceFailed | None = None
         self.status: int | None = None
+        self.answered: int | None = None
         self.cause = ""
         self._relay = relay
         self._scope = scope
@@ -160,13 +161,13 @@ class _Exchange:
         except _Left:
             return
         except UpstreamFailed as exc:
-            self.cause = exc.code
+            self.cause, self.answered = exc.code, exc.status
             self._log(exc, "")
             refused = _refused(exc)
             tell_refused(self._relay.observers, refused, request_facts(self._scope), self._scope)
             await send_refusal(refused, self._scope, self._send)
             return
-        self.status = answer.status
+        self.status = self.answered = answer.status
         try:
             await self._answer(answer)
         finally:

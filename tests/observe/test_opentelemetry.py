@@ -77,7 +77,7 @@ def test_every_number_and_span_equals_what_was_done() -> None:
 def test_the_numbers_and_the_spans_of_two_processes_add_up() -> None:
     told = exported_by(len(KINDS), (3, 4))  # each exports its own
     assert told.wrong == {}
-    assert told.found['spans{name="streamguard reader",status="parted"}'] == 2
+    assert told.found['spans{name="streamguard reader",status="parted"}'] == 4
 
 
 def test_a_number_that_is_wrong_is_found() -> None:
