@@ -1,4 +1,5 @@
-"""One record for each stream that did not end complete and delivered: what to read first when somebody asks why.
+"""One record for each part of a stream that did not end complete and delivered: what to read first when somebody asks
+why.
 
     @guarded(observe=Recorder())
 
