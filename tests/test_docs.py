@@ -377,7 +377,7 @@ def test_the_middleware_looks_and_then_guards_as_the_page_says(tmp_path: Path) -
     assert "data: [DONE]" not in cut.text
     ends = {"by_marker": 1, "by_own_end": 0, "hint": ""}
     assert found["endpoints"] == {"GET /story": {"streams": 2, "refused": 1, **ends}}
-    told = "a stream of GET /story would be refused a clean end: failed: unproven_end: the stream ended without its"
+    told = "a stream of GET /story would be refused a clean end: failed: unproven_end: the provider's stream"
     assert told in (tmp_path / "stderr").read_text(encoding="utf-8")
     turned = {"GuardMiddleware(app, report": 'GuardMiddleware(app, mode="guard", report'}
     with served(tmp_path, "looking_app.py", **turned) as url:

@@ -25,6 +25,7 @@ from typing_extensions import Unpack
 from streamguard.adapters.admitting import until_gone
 from streamguard.adapters.asgi import refuse, request_facts
 from streamguard.adapters.endpoints import Endpoints, RootedSeal, require_path
+from streamguard.adapters.inner_ends import look_inside
 from streamguard.adapters.logged import Body, LoggedAnswer, make_claim, with_slot
 from streamguard.adapters.middleware_body import SharedReceive, no_body
 from streamguard.adapters.middleware_exchange import Guarded, Observed, Serving
@@ -132,6 +133,7 @@ class GuardMiddleware:
         self._seal.remedy = _REMEDY
         self._endpoints: Endpoints | None = None
         self._prepared = False
+        self._looked = False  # inside, for what ends bodies there
         self._told: set[str] = set()  # what was said in the log, each once
         self._keys = SameKey()
 
@@ -192,6 +194,9 @@ class GuardMiddleware:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
+        if not self._looked:  # behind the start, at which applications make their layers
+            self._looked = True
+            look_inside(self.app)
         if is_exposed(scope):
             self._tell(_NOT_OUTERMOST, "a middleware of `@app.middleware('http')` or BaseHTTPMiddleware stands")
         if self._ready_at is not None and _path(scope) == self._ready_at:

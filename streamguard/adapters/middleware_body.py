@@ -8,13 +8,16 @@ the reader may leave, and the application goes on.
 
 from __future__ import annotations
 
+import re
 from collections import deque
 from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
 import anyio
+import anyio.lowlevel
 
-from streamguard.adapters.middleware_judge import UNENDED, piece_of
+from streamguard.adapters.inner_ends import InnerEnds
+from streamguard.adapters.middleware_judge import UNENDED, Kind, piece_of
 from streamguard.adapters.seal import Message, Receive, ended_by_base
 from streamguard.core.errors import SourceFailed, StreamClosed
 from streamguard.runtime.buffer import Buffer
@@ -29,6 +32,9 @@ LATE: Final = 0.25
 does so at once; it is waited for only where something else runs behind the answer."""
 
 _MAX_HELD: Final = 1024 * 1024  # bytes of a request's body that wait for an application which does not read them
+_COLON: Final = ord(":")  # line ends, too, are no more than this, and no name of a field begins with such a byte
+_SIGNS: Final = re.compile(rb"(?:(?::[^\r\n]*)?[\r\n])+")  # comments, each up to the end of its line, and empty lines
+_EDGES: Final = (b"\n\n", b"\r\n\r\n")
 _BODY: Final = "http.response.body"
 _DISCONNECT: Final = {"type": "http.disconnect"}
 
@@ -146,7 +152,13 @@ class AppBody:
     """
 
     def __init__(
-        self, receive: SharedReceive, application: anyio.CancelScope, tasks: Any, buffer: Buffer | None
+        self,
+        receive: SharedReceive,
+        application: anyio.CancelScope,
+        tasks: Any,
+        buffer: Buffer | None,
+        inner: InnerEnds,
+        kind: Kind,
     ) -> None:
         self.source = _Source(buffer or AHEAD, self._stop)
         self.ended = False  # the application sent its last part
@@ -154,6 +166,10 @@ class AppBody:
         self._receive = receive
         self._application = application
         self._tasks = tasks
+        self._inner = inner
+        self._of_events = kind == "events"
+        self._last = _EDGES[0]  # the last piece that reached the source
+        self._missing = False  # a middleware inside ended the body, and the application did not
         self._waits = 0  # how many of its tasks do, in `send`
         self._turn = anyio.Lock()  # theirs to put: each waits for room behind its own piece
         self._over = anyio.Event()
@@ -173,14 +189,16 @@ class AppBody:
     async def send(self, message: Message) -> None:
         """The application's `send`, once its answer has begun. Raises OSError where nobody takes it any more."""
         shortcut = self.source.shortcut
-        if (
-            shortcut is not None
-            and not self._waits  # else it would overtake those that wait for their turn
-            and message.get("more_body")
-            and message["type"] == _BODY
-            and not self.ended
-        ):
+        if message.get("more_body") and message["type"] == _BODY and not self.ended:
             piece = piece_of(message)
+            if piece and self._of_events:
+                if piece[0] <= _COLON and self._last.endswith(_EDGES) and _SIGNS.fullmatch(piece):
+                    await self._sign()
+                    return
+                self._last = piece
+        else:
+            shortcut, piece = None, b""
+        if shortcut is not None and not self._waits:  # else it would overtake those that wait for their turn
             try:
                 taken = shortcut.take(piece) if piece else False
                 if taken is True:
@@ -191,6 +209,13 @@ class AppBody:
             except StreamClosed:
                 raise _left() from None
         await self._put(message)
+
+    async def _sign(self) -> None:
+        """A sign of life, at an event's edge: the reader is sent ours. It does not reach the source, since it is no
+        event: an application of which nothing else comes is silent."""
+        if self.stopped:
+            raise _left()
+        await anyio.lowlevel.checkpoint()
 
     async def _waiting(self, taken: Awaitable[None]) -> None:
         self._waits += 1
@@ -223,10 +248,11 @@ class AppBody:
             raise _left() from None
         if self.ended:
             self._receive.tell()  # what an application asks for behind its answer is nobody's any more
-            if ended_by_base():
+            self._missing = self._inner.missing
+            if not self._inner.sent and ended_by_base():
                 self._tasks.start_soon(self._finish_late)
             else:
-                self.source.finish()
+                self._finish()
         elif not room and not await self.source.room_made():
             raise _left()
 
@@ -239,15 +265,19 @@ class AppBody:
         self._over.set()
         if failure is not None:
             self.source.fail(failure)
-        elif not self.ended:
-            self.source.fail(SourceFailed(UNENDED.code, UNENDED.message, retryable=True))
         else:
+            self._finish()
+
+    def _finish(self) -> None:
+        if self.ended and not self._missing:
             self.source.finish()
+        else:
+            self.source.fail(SourceFailed(UNENDED.code, UNENDED.message, retryable=True))
 
     async def _finish_late(self) -> None:
         with anyio.move_on_after(LATE):
             await self._over.wait()
-        self.source.finish()
+        self._finish()
 
     async def _stop(self) -> None:
         self.stopped = True

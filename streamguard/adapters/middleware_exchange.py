@@ -18,6 +18,7 @@ import attrs
 
 from streamguard.adapters.admitting import Place, admitted
 from streamguard.adapters.asgi import GuardedAnswer, request_facts
+from streamguard.adapters.inner_ends import InnerEnds
 from streamguard.adapters.logged import FORBIDDEN, Claim, LoggedAnswer, route_of
 from streamguard.adapters.middleware_body import LATE, AppBody, SharedReceive, no_body
 from streamguard.adapters.middleware_judge import (
@@ -40,6 +41,7 @@ from streamguard.app import StreamGuard
 from streamguard.core.dialect import Raw
 from streamguard.core.errors import Failure, failure_from
 from streamguard.observe.hooks import Outcome
+from streamguard.runtime.closing import let_go
 
 __all__ = ["Guarded", "Observed", "Serving"]
 
@@ -52,6 +54,7 @@ class _Counted:
     def __init__(self, report: Report, scope: Scope) -> None:
         self.report = report
         self.scope = scope
+        self.inner = InnerEnds(scope)
 
     def count(
         self, verdict: Verdict, failure: Failure | None, *, tell: bool = False, judged: Judged | None = None
@@ -103,8 +106,8 @@ class Observed(_Counted):
                     logger.exception("GuardMiddleware: a stream could not be judged, and passes unjudged")
                     self._judge = None
                 if not message.get("more_body", False):
-                    self._ended = True
-                    self._by_base = time.monotonic() if ended_by_base() else None
+                    self._ended = not self.inner.missing
+                    self._by_base = time.monotonic() if not self.inner.sent and ended_by_base() else None
             elif self._unjudged and message.get("more_body") and message.get("body"):
                 self._unjudged = False
                 self.report.unjudged += 1
@@ -213,7 +216,8 @@ class Guarded(_Counted):
             )
             await self._send(message)
             return
-        body = AppBody(self._receive, self._application, self._tasks, self._serving.options[1].buffer)
+        buffer = self._serving.options[1].buffer
+        body = AppBody(self._receive, self._application, self._tasks, buffer, self.inner, kind)
         self._body, self._handle = body, body.send
         mark_guarded(self.scope)
         self._tasks.start_soon(self._answer, body, message, kind)
@@ -227,15 +231,17 @@ class Guarded(_Counted):
                 if message.get("body") and not self._counted:
                     self._counted = True
                     self.report.unjudged += 1
-            elif not message.get("body") and ended_by_base():
+            elif not message.get("body") and not self.inner.sent and ended_by_base():
                 return self._end_late(message)
         return self._send(message)
 
     async def _end_late(self, message: Message) -> None:
+        missing = self.inner.missing
+
         async def end() -> None:
             with anyio.move_on_after(LATE):
                 await self._returned.wait()
-            if self._error is None:  # else the server breaks the answer off
+            if self._error is None and not missing:  # else the server breaks the answer off
                 try:
                     await self._send(message)
                 except Exception as exc:
@@ -250,6 +256,8 @@ class Guarded(_Counted):
             behind = self._body.ended and self._body.source.ended
             self._body.over(exc)
             if exc is not None and not behind:
+                if self._body.stopped:
+                    let_go(exc)
                 return  # it is in the terminal, and in the log; or was how the application stopped when told to
         self._error = self._error or exc
 

@@ -2,7 +2,7 @@
 
 `kind_of` tells a stream from every other answer. `EventJudge` reads server-sent events, `LineJudge` one JSON object a
 line. Both hold a bounded part of what they read and change nothing of it: the same rules that a guarded stream of
-dialect `raw` ends by, beside the bytes instead of round them.
+dialect `raw` ends by, beside the bytes instead of round them; and for events the same encoder.
 """
 
 from __future__ import annotations
@@ -16,13 +16,11 @@ import attrs
 
 from streamguard.adapters.seal import Message
 from streamguard.core.dialect import Raw
-from streamguard.core.dialect.provider import ProviderReader
-from streamguard.core.dialect.stencil import Stencil
-from streamguard.core.errors import FailedStream, Failure
+from streamguard.core.dialect.raw import RawEncoder
+from streamguard.core.errors import Failure, StreamGuardError, failure_from
+from streamguard.core.framing import FramedEncoder
 from streamguard.core.items import Event
 from streamguard.core.jsontext import dumps
-from streamguard.core.receipt import Verdict
-from streamguard.core.verify import StreamVerifier
 from streamguard.core.wire.base import MAX_FRAME
 
 __all__ = [
@@ -49,7 +47,6 @@ _TAIL: Final = 256  # bytes of a stream's end that are looked at for its last ev
 _PIECES: Final = 8  # in so many it may come
 _MARK: Final = 60  # characters of an event that may be a marker
 _LINES: Final = frozenset([b"application/" + name for name in (b"x-ndjson", b"ndjson", b"jsonl", b"x-jsonl")])
-_TORN: Final = Failure("unproven_end", "the stream ended inside an event", retryable=True)
 _UNMARKED: Final = Failure("unproven_end", "the stream ended without its end marker", retryable=True)
 
 
@@ -119,38 +116,40 @@ class Judge(Protocol):
 
 
 class EventJudge:
-    """Server-sent events, as a reader without cursors judges them."""
+    """Server-sent events: framed as guard mode would frame them, and judged by the same encoder."""
 
     def __init__(self, rule: Raw) -> None:
-        self._verifier = StreamVerifier(dialect=rule)
-        reader = self._verifier.reader
-        assert isinstance(reader, ProviderReader)
-        self._reader = reader
-        self._stencil = Stencil()
+        self._framed = FramedEncoder(rule)
+        encoder = self._framed.dialect
+        assert isinstance(encoder, RawEncoder)
+        self._encoder = encoder
+        self._stencil = encoder.stencil
+        self._failure: Failure | None = None  # of an event that could not be framed
         self._kept: deque[bytes] = deque(maxlen=_PIECES)
         self._keep = self._kept.append
 
     def feed(self, data: bytes) -> None:
+        """Raises what a rule of the application's own raises."""
         self._keep(data)
-        stencil = self._stencil
-        if stencil.cut is None or stencil.cut(data) is None:
-            stencil.begin()
-            self._verifier.feed(data)
-            rests = self._reader.rests and self._verifier.cursor is None
-            stencil.read(data, rests=rests, noted=self._reader.noted())
+        cut = self._stencil.cut
+        if (cut is None or cut(data) is None) and self._failure is None:
+            try:
+                self._framed.wire(data)
+            except StreamGuardError as exc:
+                self._failure = failure_from(exc)
 
     def end(self, *, clean: bool) -> Judged:
-        verifier = self._verifier
-        verifier.end(clean=clean)
-        if verifier.verdict in (Verdict.COMPLETE, Verdict.UNVERIFIED):
-            proved = verifier.proved_by != "framing" or verifier.finish_reason is not None
-            last = _last_event(b"".join(self._kept)[-_TAIL:]) if self._reader.ends_freely else None
-            return Judged("complete", proved=proved, last=last)
-        if verifier.verdict is Verdict.TRUNCATED:
-            return Judged("truncated", _UNMARKED if self._reader.asks_marker else _TORN if clean else UNENDED)
-        error = verifier.error()
-        failure = error.failure if isinstance(error, FailedStream) else None
-        return Judged("failed", failure or Failure(verifier.receipt.code or "unreadable", str(error)))
+        encoder, framed = self._encoder, self._framed
+        if self._failure is not None:
+            return Judged("failed", self._failure)
+        if not clean and not encoder.asks_marker:
+            return Judged("truncated", UNENDED)
+        framed.finish()
+        failure = framed.ending.failure
+        if failure is None:
+            last = _last_event(b"".join(self._kept)[-_TAIL:]) if encoder.ends_freely else None
+            return Judged("complete", proved=encoder.marked or bool(framed.ending.reasons), last=last)
+        return Judged("truncated" if failure.code == "unproven_end" and not encoder.marked else "failed", failure)
 
 
 class LineJudge:

@@ -1028,6 +1028,7 @@ class ProviderReader extends Spoken {
   #end;
   #marked = false;
   #api = null;
+  #strange = false; // whether an event came before the API was known
   #sure = false; // whether the API is known for certain: a list of choices may be a stranger's
   #begun = new Set();
   #ended = false; // the marker was seen, and nothing after it
@@ -1053,6 +1054,7 @@ class ProviderReader extends Spoken {
       this.#ended = true;
       return { item: null, text: "" };
     }
+    this.#strange ||= this.#api === null;
     const payload = parsed(data);
     if (!isObject(payload)) {
       // A chat chunk is an object; a bare string between them is a gateway's error message.
@@ -1137,6 +1139,11 @@ class ProviderReader extends Spoken {
     this.#state(payload);
     if (kind === "response.completed" || kind === "response.incomplete") {
       this.#ended = true;
+      const { status, error } = this.#response;
+      if (says(error)) this.#fail(error);
+      else if (status === "failed" || status === "cancelled") {
+        this.#fail({ code: "unproven_end", message: `the response ended as ${status}` });
+      }
       this.reasons.set(0, String(this.#response.status || kind.slice("response.".length)));
       this.#noteUsage(this.#response);
       return { item: payload, text: "" };
@@ -1187,14 +1194,13 @@ class ProviderReader extends Spoken {
 
   judge() {
     if (this.error || this.#rule !== "provider") return this.error;
-    if ([...this.reasons.values()].includes("abort")) {
+    if ([...this.reasons.values()].some((reason) => reason === "abort" || reason === "error")) {
       return failure("generation_aborted", "the engine aborted the generation", true);
     }
     if (!this.#hasEnd()) return unproven("the provider's stream ended without its end marker");
     if (this.#overrun) return unproven("events followed the provider's end marker", false);
-    if (["chat", "completions"].includes(this.#api) && !this.reasons.size) {
-      return unproven("the end marker came without any finish reason");
-    }
+    if (this.#api === null && !this.#strange) return unproven("the end marker came without any part of an answer");
+    if (this.#api !== null && !this.reasons.size) return unproven("the end marker came without any finish reason");
     return null;
   }
 }

@@ -164,7 +164,7 @@ class Iterations(ABC):
         return Iteration(self._next, text_in)
 
     def frames(self) -> AsyncIterator[AnswerFrame]:
-        """Every frame but the terminal."""
+        """Every frame but the terminal, which is one where it makes blocks whole that nothing else did."""
         return Iteration(self._next, frame_itself)
 
     def blocks(self) -> AsyncIterator[Block]:

@@ -160,12 +160,10 @@ class ItemTooLarge(LocalProtocolError):
 
     code = "item_too_large"
 
-    def __init__(self, size: int, limit: int) -> None:
+    def __init__(self, size: int, limit: int, advice: str = "raise `max_block`, or send a reference to it") -> None:
         self.size = size
         self.limit = limit
-        super().__init__(
-            f"an item of {size} bytes is above the limit of {limit}; raise `max_block`, or send a reference to it"
-        )
+        super().__init__(f"an item of {size} bytes is above the limit of {limit}; {advice}")
 
 
 class NotSerialisable(LocalProtocolError, ValueError):

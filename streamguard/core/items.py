@@ -17,7 +17,7 @@ from __future__ import annotations
 import codecs
 import json
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final
 
 import attrs
 
@@ -25,7 +25,10 @@ from streamguard.core.arguments import shown
 from streamguard.core.errors import Failure, FinishConflict
 from streamguard.core.jsontext import dumps, whole_text
 
-__all__ = ["Block", "Checkpoint", "Ending", "Event", "Finish", "Item", "Joined", "TextIntake", "tool_call"]
+__all__ = ["BROKEN", "Block", "Checkpoint", "Ending", "Event", "Finish", "Item", "Joined", "TextIntake", "tool_call"]
+
+BROKEN: Final = ("abort", "error")
+"""The finish reasons by which engines and routers admit that a generation broke off."""
 
 
 def _fields(instance: Block, attribute: object, value: Any) -> None:
@@ -219,6 +222,6 @@ class Ending:
 
     def aborted(self) -> Failure | None:
         """The failure that a finish reason admits: engines report a killed generation as a reason."""
-        if "abort" in self.reasons.values():
+        if any(reason in BROKEN for reason in self.reasons.values()):
             return Failure("generation_aborted", "the engine aborted the generation", retryable=True)
         return None

@@ -2,6 +2,8 @@
 
 `native` has it in the data of `end`; the dialects of the SDKs, whose terminals have no room for more, beside it with a
 checksum of its own; in `raw` it is either, or there is none. Where a dialect always has one, its loss is a fault.
+
+`last_frames` has the blocks that the end makes whole: calls that nothing closed before.
 """
 
 from __future__ import annotations
@@ -12,11 +14,13 @@ from typing import Any, Final
 from zlib import crc32
 
 from streamguard.core.cursor import Cursor
+from streamguard.core.dialect.base import DialectReader, blocks_at_end
 from streamguard.core.errors import CorruptStream, Failure
 from streamguard.core.frame import Frame
+from streamguard.core.receipt import AnswerFrame
 from streamguard.core.wire.base import Received
 
-__all__ = ["SUMMARY_BESIDE", "failure_beside", "failure_in", "read_summary"]
+__all__ = ["SUMMARY_BESIDE", "failure_beside", "failure_in", "last_frames", "read_summary"]
 
 SUMMARY_BESIDE: Final = ("openai", "openai-responses", "anthropic", "ui", "ag-ui")  # those that foreign SDKs read
 
@@ -68,3 +72,9 @@ def failure_in(summary: Mapping[str, Any] | None) -> Failure | None:
 def failure_beside(frame: Frame) -> Failure | None:
     """The failure that the summary beside the data of a terminal tells of; of a frame of ours, which is not checked."""
     return None if frame.extra is None else failure_in(json.loads(frame.extra.partition(b" ")[2]))
+
+
+def last_frames(reader: DialectReader, seq: int = 0, name: str | None = None, data: bytes = b"") -> list[AnswerFrame]:
+    """One frame with the blocks that a proven end makes whole, if any: the terminal, where there is one."""
+    blocks = blocks_at_end(reader, data.decode("utf-8", "replace"))
+    return [AnswerFrame(seq, name, data, "", None, None, blocks)] if blocks else []

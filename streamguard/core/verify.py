@@ -35,7 +35,7 @@ from streamguard.core.items import Ending
 from streamguard.core.receipt import AnswerFrame, CorruptCode, Receipt, Verdict
 from streamguard.core.rejoin import Joint
 from streamguard.core.states import FINAL_STATUSES, TABLE, Input, State
-from streamguard.core.terminal import SUMMARY_BESIDE, failure_in, read_summary
+from streamguard.core.terminal import SUMMARY_BESIDE, failure_in, last_frames, read_summary
 from streamguard.core.wire import Received, Wire, wire_named
 from streamguard.core.wire.base import MAX_FRAME, WireReader
 
@@ -82,8 +82,7 @@ class StreamVerifier:
         # The cursor of a frame that is no terminal, to be filled with its numbers; None: each frame is taken apart.
         self._usual: bytes | None = None
         self._wide: bytes  # the same for a checksum of eight digits; set with the sid
-        self._seq = 0
-        self._offset = 0
+        self._seq = self._offset = 0
         self._crc: int  # set with the sid, which it holds
         self._promised = False  # a cursor, or the promise of one, was seen
         self._dropped = False  # an unfinished last record was
@@ -152,7 +151,7 @@ class StreamVerifier:
                 for record in self._wire.end():
                     self._take_partial(record, frames)
                 self._step("eof")
-                self._conclude(clean and not torn)  # framing proves nothing that ends inside an event
+                self._conclude(clean and not torn, frames)  # framing proves nothing that ends inside an event
             except RemoteProtocolError as exc:
                 self._fault(exc)
         return frames
@@ -237,7 +236,7 @@ class StreamVerifier:
                 self._joint = None
                 self._expect(cursor.sid)
         else:
-            self._terminal(cursor, record)
+            self._terminal(cursor, record, frames)
 
     def _take_partial(self, record: Received, frames: list[AnswerFrame]) -> None:
         """A last record whose line end is missing: accepted only if asked to, and only as a good terminal."""
@@ -309,7 +308,7 @@ class StreamVerifier:
         if self.state != "open":  # the comment and native's `open` event are one opening
             self._step("opening")
 
-    def _terminal(self, cursor: Cursor, record: Received) -> None:
+    def _terminal(self, cursor: Cursor, record: Received, frames: list[AnswerFrame]) -> None:
         summary = read_summary(record, cursor, self._dialect_name, self.cursor)
         if summary is not None and (summary.get("frames"), summary.get("bytes")) != (self._seq, self._offset):
             raise self._corrupt("length", "the summary counts other frames than came")
@@ -320,6 +319,7 @@ class StreamVerifier:
         self._read_ending(record, summary)
         if self.status == "complete":
             self.verdict = Verdict.COMPLETE
+            frames += last_frames(self.reader, cursor.seq, record.name, record.data)
             return
         if self.status not in FINAL_STATUSES:
             self.failure = Failure("unknown_status", f"the terminal's status is {self.status!r}")
@@ -341,7 +341,7 @@ class StreamVerifier:
         self.usage = self.reader.usage
         self.failure = self.reader.error
 
-    def _conclude(self, clean: bool) -> None:
+    def _conclude(self, clean: bool, frames: list[AnswerFrame]) -> None:
         """The verdict of a stream whose bytes have ended."""
         if self.state == "closed":
             return  # the terminal said it
@@ -357,6 +357,7 @@ class StreamVerifier:
         if self.failure is not None:
             raise FailedStream("failed", self.failure)
         self.verdict = Verdict.UNVERIFIED
+        frames += last_frames(self.reader)
 
     # ---- small parts ------------------------------------------------------------------------
 

@@ -155,5 +155,11 @@ class _Bounded:
         return message  # type: ignore[no-any-return]
 
     def send(self, message: Message) -> Awaitable[None]:  # no coroutine: it would be one more at every token
+        if self.refused is not None and not self.begun:
+            return _dropped()  # what somebody says of a client that is gone: this one gets its refusal
         self.begun = True
         return self._send(message)
+
+
+async def _dropped() -> None:
+    """What is awaited for a message that did not pass."""

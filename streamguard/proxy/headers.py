@@ -88,6 +88,8 @@ def replaced(fields: Fields, given: Mapping[str, str]) -> list[tuple[bytes, byte
 def answer_fields(fields: Fields, status: int) -> list[tuple[bytes, bytes]]:
     """What the client is sent."""
     passed = _passed(fields, _HOP | _OF_A_PROXY, _KEPT)
-    if status in (204, 304):  # has no body, whose length a server would wait for
+    # No body, whose length a server would wait for; or a length that a transfer coding overrides, and whoever forwards
+    # such a message must take away (RFC 9112, section 6.3): the body that comes is another one's.
+    if status in (204, 304) or values(fields, b"transfer-encoding"):
         passed = [(name, value) for name, value in passed if name.lower() != b"content-length"]
     return passed

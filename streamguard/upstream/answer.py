@@ -19,7 +19,7 @@ from collections.abc import Mapping
 from typing import Any, Final, Protocol
 
 from streamguard.core.arguments import one_line
-from streamguard.core.dialect.base import DialectReader, Reading
+from streamguard.core.dialect.base import DialectReader, Reading, blocks_at_end
 from streamguard.core.dialect.blocks import as_mapping
 from streamguard.core.errors import Failure, FrameTooLarge, SourceFailed
 from streamguard.core.items import Block, Event, Item
@@ -99,6 +99,8 @@ class Answer:
                     self._take(event, out)
             if not self.over:
                 self.failure = self._ended(clean and not torn)
+        if self.failure is None and not self._events:
+            self._add(Reading(None, blocks=blocks_at_end(self.reader)), out)
         if self.failure is not None:
             raise self.failure
         return out

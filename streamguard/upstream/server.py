@@ -102,7 +102,7 @@ class ModelServer(ABC):
         return {**body, "stream": True}
 
     def _reader(self) -> EventReader:
-        return ProviderReader(self.profile)
+        return ProviderReader(self.profile, asked=True)
 
     def _reason(self, answer: Answer) -> str | None:
         """Why the answer ended, in the words that the dialects know."""

@@ -17,7 +17,7 @@ from typing import Any
 
 from streamguard.core.arguments import shown
 from streamguard.core.errors import SourceFailed, UnsupportedItem
-from streamguard.core.items import Finish
+from streamguard.core.items import BROKEN, Finish
 from streamguard.runtime.closing import close
 
 __all__ = ["vllm_outputs"]
@@ -67,7 +67,7 @@ def _new(text: str, said: str) -> str:
 
 def _finish(output: Any, prompt: int | None, tokens: int) -> Finish:
     reason = next((completion.finish_reason for completion in output.outputs), None)
-    if reason in ("abort", "error"):
+    if reason in BROKEN:
         raise SourceFailed("generation_aborted", "the engine aborted the generation", retryable=True)
     if reason is None:
         raise SourceFailed("unproven_end", "the engine finished without any finish reason", retryable=True)

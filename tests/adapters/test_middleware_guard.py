@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import gc
 import logging
 import re
 from collections.abc import AsyncGenerator
@@ -14,9 +16,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from starlette.applications import Starlette
 from starlette.background import BackgroundTask
+from starlette.middleware import Middleware
 from starlette.middleware.base import BaseHTTPMiddleware
 from starlette.responses import StreamingResponse
-from starlette.routing import Route
+from starlette.routing import Mount, Route
 
 from streamguard.adapters.middleware import GuardMiddleware
 from streamguard.adapters.seal import Message, Receive, Scope, SealMiddleware, Send, UnsealedResponse
@@ -320,6 +323,86 @@ async def test_what_runs_behind_an_answer_under_a_middleware_inside_does_not_hol
     assert (sent.clean, sent.raised) == (True, None)
 
 
+async def cancelled() -> AsyncGenerator[bytes, None]:
+    """It awaits a task that somebody cancelled."""
+    yield b"data: one\n\n"
+    task = asyncio.get_running_loop().create_task(asyncio.sleep(DEADLINE))
+    task.cancel()
+    await task
+
+
+async def unended(scope: Scope, receive: Receive, send: Send) -> None:
+    await streaming(OWN, ends=False)(scope, receive, send)
+
+
+def under_bases(app: Any, how: str) -> Any:
+    """The application with BaseHTTPMiddlewares inside of it, or round it, in each of the places for them."""
+    layers = [Middleware(BaseHTTPMiddleware, dispatch=passing)]
+    if how == "a route":
+        return Starlette(routes=[Route("/", app, middleware=layers)])
+    if how == "a mounted application":
+        return Starlette(routes=[Mount("/", Starlette(routes=[Route("/", app)], middleware=layers))])
+    return Starlette(routes=[Route("/", app)], middleware=layers * 2)
+
+
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+@pytest.mark.parametrize("mode", ["report", "guard"])
+@pytest.mark.parametrize("how", ["two round the application", "a route", "a mounted application"])
+async def test_a_clean_end_that_a_middleware_inside_made_of_a_cancelled_answer_is_none(mode: Any, how: str) -> None:
+    """It tells nobody that the application was cancelled, or returned too early."""
+
+    class Ends:  # a class: a function would be an endpoint
+        async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+            await unended(scope, receive, send)
+
+    async def view(request: Any) -> StreamingResponse:
+        return StreamingResponse(cancelled(), media_type="text/event-stream")
+
+    for app in (view, Ends()):
+        middleware = GuardMiddleware(under_bases(app, how), mode=mode, timing=QUICK, on_sigterm=False)
+        for _ in range(2):
+            sent = await called(middleware)
+            assert sent.clean is (mode == "report")
+        assert middleware.report.codes == {"unended": 2}
+
+
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+async def test_text_under_a_middleware_inside_breaks_off_where_the_application_was_cancelled() -> None:
+    middleware = around(BaseHTTPMiddleware(streaming(cancelled, kind=b"text/plain"), dispatch=passing))
+    assert not (await called(middleware)).clean
+
+
+@pytest.mark.parametrize("mode", ["report", "guard"])
+@pytest.mark.parametrize("kind", [EVENTS, LINES, b"text/plain"], ids=["events", "lines", "text"])
+async def test_what_is_raised_behind_a_whole_answer_under_a_middleware_inside_does_not_cut_it(
+    mode: Any, kind: bytes
+) -> None:
+    async def fails() -> None:
+        raise LookupError("behind the answer")
+
+    async def view(request: Any) -> StreamingResponse:
+        async def pieces() -> AsyncGenerator[bytes, None]:
+            for piece in OLLAMA if kind is LINES else OWN:
+                yield piece
+
+        return StreamingResponse(pieces(), media_type=kind.decode(), background=BackgroundTask(fails))
+
+    inner = BaseHTTPMiddleware(Starlette(routes=[Route("/", view)]), dispatch=passing)
+    middleware = GuardMiddleware(inner, mode=mode, timing=QUICK, on_sigterm=False)
+    bare, sent = await called(inner), await called(middleware)
+    assert (sent.clean, middleware.report.refused, type(sent.raised)) == (True, 0, type(bare.raised))
+    assert b"error" not in sent.body
+
+
+async def test_a_middleware_inside_stays_what_it_is_to_who_looks_at_it() -> None:
+    inner = BaseHTTPMiddleware(streaming(OWN), dispatch=passing)
+    inner.app.named = "mine"  # type: ignore[attr-defined]
+    for _ in range(2):  # in two middlewares it is looked into once
+        await called(around(inner))
+    assert inner.app.named == "mine"  # type: ignore[attr-defined]
+    assert (await called(inner)).body == b"".join(OWN)  # and passes where no GuardMiddleware stands outside
+
+
 # ---- lines ----------------------------------------------------------------------------------------
 
 
@@ -402,6 +485,30 @@ async def test_a_reader_that_leaves_stops_an_application_that_only_sends() -> No
     middleware = guarding(source)
     assert (await left(middleware)).raised is None
     assert middleware.report.left == 1
+
+
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])  # trio warns of a generator that is left to its finalizer
+async def test_a_reader_that_leaves_closes_the_generator_of_an_application_that_sends() -> None:
+    """Starlette's own task group keeps what it raises in a cycle, and with it every frame that has the generator."""
+    closed = anyio.Event()
+
+    async def source() -> AsyncGenerator[bytes, None]:
+        try:
+            while True:
+                yield chunk("a" * 1000)
+        finally:
+            closed.set()
+
+    async def view(request: Any) -> StreamingResponse:
+        return StreamingResponse(source(), media_type="text/event-stream")
+
+    gc.disable()
+    try:
+        assert (await left(around(Starlette(routes=[Route("/", view)])))).raised is None
+        with anyio.fail_after(DEADLINE):
+            await closed.wait()
+    finally:
+        gc.enable()
 
 
 async def test_an_application_that_listens_is_told_and_does_the_rest_by_itself() -> None:
@@ -525,6 +632,31 @@ async def test_a_silent_application_stalls() -> None:
         sent = await called(middleware)
     assert sent.verified(dialect="raw").status == "stalled"
     assert not sent.clean
+
+
+@pytest.mark.parametrize("ping", [b": ping\n\n", b": ping\r\n\r\n", b":\n", b"\n"], ids=repr)
+async def test_an_application_that_sends_signs_of_life_and_nothing_else_stalls(ping: bytes) -> None:
+    """As sse-starlette does for a generator that hangs. The reader has heartbeats meanwhile."""
+
+    async def source() -> AsyncGenerator[bytes, None]:
+        yield chunk("a")
+        while True:
+            yield ping
+            await anyio.sleep(0.001)
+
+    middleware = guarding(source, named={"timing": Timing(heartbeat=0.01, stall=0.1, linger=0.0)})
+    with anyio.fail_after(DEADLINE):
+        sent = await called(middleware)
+    assert sent.verified(dialect="raw").status == "stalled"
+    assert b": hb" in sent.body
+
+
+async def test_comments_between_lines_of_an_event_and_behind_events_change_nothing() -> None:
+    first, second = [b": a\n", b"data: 1\n", b": b\n\n", b"\r\n"], [b": c\r\n\r\n", b"data: 2\n: d\n", b"\n"]
+    pieces = [*first, *second, b":", b"\ndata: 3\n\n"]
+    sent = await called(guarding(pieces))
+    assert sent.verified(dialect="raw").verdict is Verdict.COMPLETE
+    assert events(sent.body) == [("message", "1"), ("message", "2"), ("message", "3")]
 
 
 async def test_an_endpoint_with_a_guard_of_its_own_is_told_of_once(caplog: pytest.LogCaptureFixture) -> None:

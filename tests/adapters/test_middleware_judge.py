@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import pytest
@@ -10,8 +11,9 @@ from hypothesis import strategies as st
 
 from streamguard.adapters import middleware_judge
 from streamguard.adapters.middleware_judge import Judged, LineJudge, judge_of, kind_of
-from streamguard.core.dialect import Raw
+from streamguard.core.dialect import Raw, raw
 from streamguard.core.items import Event
+from streamguard.core.wire.sse import SseDecoder
 from tests.adapters.middleware_apps import DONE, chunk
 
 LINES = b'{"done": false}\n\n{"t": "\xe2\x82\xac"}\r\n[1]\n{"done": true}\n'
@@ -81,3 +83,12 @@ def test_a_line_that_nobody_could_read_is_not_kept(monkeypatch: pytest.MonkeyPat
     assert sum(map(len, judge._rest)) <= 100
     judge.feed(b'\n{"done": true}\n')
     assert judge.end(clean=True) == Judged("complete", proved=True)
+
+
+def test_an_event_that_no_reader_takes_fails_by_the_code_that_a_guarded_stream_has(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(raw, "SseDecoder", partial(SseDecoder, max_frame=100))
+    failure = judged(b"data: " + b"x" * 100_000 + b"\n\n", [], "events").failure
+    assert failure is not None
+    assert failure.code == "item_too_large"

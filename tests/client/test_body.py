@@ -72,6 +72,40 @@ def test_what_follows_the_compressed_data_is_passed_over() -> None:
     assert body.take() is None
 
 
+@given(st.lists(st.binary(max_size=200), min_size=1, max_size=4), st.integers(1, 60))
+def test_several_members_are_one_body_however_they_are_cut(parts: list[bytes], size: int) -> None:
+    body = Body("gzip")
+    assert b"".join(pieces(body, b"".join(map(gzip.compress, parts)), size)) == b"".join(parts)
+    assert body.whole
+
+
+@pytest.mark.parametrize("rest", [b"trailing", b"\x1ftrailing", b"\x1f", b"\0\x1f\x8b"])
+@pytest.mark.parametrize("size", [1, 10_000])
+def test_only_what_begins_as_a_member_is_read_behind_one(rest: bytes, size: int) -> None:
+    body = Body("gzip")
+    assert b"".join(pieces(body, gzip.compress(b"Hello") + rest, size)) == b"Hello"
+    assert body.whole
+    if len(rest) > 1:
+        assert pieces(body, gzip.compress(b"more"), size) == []
+
+
+def test_a_further_member_that_was_cut_is_not_whole_and_one_that_is_none_raises() -> None:
+    first, second = gzip.compress(b"Hello"), gzip.compress(b"World")
+    body = Body("gzip")
+    assert b"".join(pieces(body, first + second[:-1], 10_000)) == b"HelloWorld"
+    assert not body.whole
+    with pytest.raises(zlib.error):
+        pieces(Body("gzip"), first + b"\x1f\x8bno member", 10_000)
+
+
+def test_pieces_of_further_members_are_bounded_as_those_of_the_first() -> None:
+    members = [b"x" * (3 * PIECE), *[b""] * 1000, b"y" * (2 * PIECE + 1), b"z"]
+    body = Body("gzip")
+    found = pieces(body, b"".join(map(gzip.compress, members)), 10_000_000)
+    assert b"".join(found) == b"".join(members)
+    assert max(map(len, found)) <= PIECE
+
+
 @pytest.mark.parametrize("coding", ["gzip", "deflate"])
 def test_damaged_data_raises(coding: str) -> None:
     body = Body(coding)

@@ -162,6 +162,22 @@ def test_a_body_that_stands_still_is_given_up() -> None:
         assert (status(answer), b"body_too_slow" in answer) == (408, True)
 
 
+@pytest.mark.parametrize(
+    ("body", "code"),
+    [
+        (b"Content-Length: 10\r\n\r\nabc", 408),
+        (b"Transfer-Encoding: chunked\r\n\r\n1f4\r\n" + b"a" * 500 + b"\r\n", 413),
+    ],
+    ids=["too slow", "too large"],
+)
+def test_a_body_for_the_proxy_itself_is_refused_by_the_same_words(body: bytes, code: int) -> None:
+    """And not as one that broke off, by whoever was told so."""
+    own = b"POST /streams HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\n"
+    with Wired(OK) as wired, in_front(wired.port, body_silence=0.05, max_body=100) as proxy:
+        answer = answered(proxy, own + body)
+        assert (status(answer), b"connection: close" in answer) == (code, True)
+
+
 def test_headers_above_the_bound_are_told_of_where_the_server_let_them_pass() -> None:
     sent: list[Any] = []
 

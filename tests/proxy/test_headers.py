@@ -66,6 +66,11 @@ def test_an_answer_without_a_body_has_no_length() -> None:
     assert answer_fields(fields, 200) == fields
 
 
+def test_a_length_beside_a_transfer_coding_ends_here() -> None:
+    fields = [(b"Content-Length", b"5"), (b"Transfer-Encoding", b"chunked"), (b"ETag", b"a")]
+    assert answer_fields(fields, 200) == [(b"ETag", b"a")]
+
+
 @pytest.mark.parametrize("name", [b"X_User", b"x-forwarded_for", b"Content_Length", b"Transfer_Encoding", b"_"])
 def test_a_name_that_another_server_takes_for_one_with_dashes_ends_here(name: bytes) -> None:
     assert sent((name, b"1"), (b"x-user", b"2"), kept=(b"x-user",))[1:2] == [(b"x-user", b"2")]

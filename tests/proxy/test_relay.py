@@ -146,8 +146,11 @@ def test_a_stream_that_breaks_off_fails_in_the_form_of_its_api(caplog: pytest.Lo
 def test_a_stream_that_the_upstream_compressed_is_guarded_and_comes_plain() -> None:
     whole = chunk("a") + chunk(reason="stop") + DONE
     packed = gzip.compress(whole)
+    members = b"".join(map(gzip.compress, (chunk("a"), chunk(reason="stop"), DONE)))  # each flush by itself
     for data, verdict, came in (
         (packed, Verdict.COMPLETE, events(whole)),
+        (members, Verdict.COMPLETE, events(whole)),
+        (members[:-9], Verdict.FAILED, None),
         (packed[:-9], Verdict.FAILED, None),
         (b"\0" * 20, Verdict.FAILED, None),
     ):

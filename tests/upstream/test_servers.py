@@ -16,7 +16,7 @@ from streamguard.client.body import Body as Taken
 from streamguard.core.dialect import Raw
 from streamguard.core.dialect.provider import PROFILES
 from streamguard.core.errors import SourceFailed
-from streamguard.core.items import Block, Event, Finish
+from streamguard.core.items import Block, Event, Finish, tool_call
 from streamguard.core.receipt import Verdict
 from streamguard.core.wire import Sse, SseDecoder
 from streamguard.upstream.chat import ChatCompletions
@@ -111,6 +111,19 @@ async def test_a_server_is_asked_for_a_stream_and_read_as_text_with_reason_and_c
     assert (asked, headers["authorization"], headers["accept-encoding"]) == (path, "Bearer key", "identity")
     assert body == {"model": "m", **({"parameters": {"details": True}} if kind is TextGeneration else {"stream": True})}
     assert headers.get("anthropic-version") == ("2023-06-01" if kind is Messages else None)
+
+
+@quick
+async def test_a_call_that_nothing_closed_is_handed_out_at_the_end(player: Player, server: Server) -> None:
+    block = {"type": "tool_use", "id": "c", "name": "pay", "input": {}}
+    delta = {"type": "input_json_delta", "partial_json": '{"eur":1}'}
+    open = named(
+        {"type": "content_block_start", "index": 1, "content_block": block},
+        {"type": "content_block_delta", "index": 1, "delta": delta},
+    )
+    player.plays(*MESSAGES[:-2], *open, *MESSAGES[-2:])
+    items = await all_of(of(Messages, server).stream({"model": "m"}))
+    assert items[1:] == [tool_call("c", "pay", '{"eur":1}'), Finish("stop", COUNTS)]
 
 
 @each

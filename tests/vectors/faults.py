@@ -258,15 +258,23 @@ def _strangers() -> Iterator[Case]:
     }.items():
         yield Case(f"chat with {name}", [chunk, block, reason % b"stop", done])
     yield Case("chat aborted", [chunk, reason % b"abort", done])
+    yield Case("chat ended by an error", [chunk, reason % b"error", done])
+    yield Case("[DONE] alone", [b"data:\n\n", done])
+    yield Case("[DONE] behind events of another API", [b'data: {"token":"x"}\n\n', done])
     yield Case("chat with more after the end", [stream, chunk])
     yield Case("chat with a sign of life after the end", [stream, b"data:\n\n"])
     text = b'{"type":"content_block_delta","delta":{"type":"text_delta","text":"x"}}'
     delta = b"event: content_block_delta\ndata: " + text + b"\n\n"
     stop = b'event: message_stop\ndata: {"type":"message_stop"}\n\n'
-    yield Case("Anthropic, whole", [delta, stop])
+    why = b'event: message_delta\ndata: {"type":"message_delta","delta":{"stop_reason":"end_turn"}}\n\n'
+    yield Case("Anthropic, whole", [delta, why, stop])
+    yield Case("Anthropic, without a reason", [delta, stop])
     yield Case("Anthropic, cut", [delta])
     said = b'data: {"type":"response.output_text.delta","delta":"x"}\n\n'
     for kind in ("completed", "incomplete", "failed"):
         end = b'data: {"type":"response.%b","response":{"status":"%b"}}\n\n' % (kind.encode(), kind.encode())
         yield Case(f"Responses, {kind}", [said, end])
+    for state in (b'"status":"failed"', b'"status":"cancelled"', b'"status":"completed","error":{"code":"x"}'):
+        end = b'data: {"type":"response.completed","response":{%b}}\n\n' % state
+        yield Case(f"Responses, completed with {state.decode()}", [said, end])
     yield Case("noise", [b"\0\xff\xfe noise\n\ndata: {\n\n: hb x\n\n"])

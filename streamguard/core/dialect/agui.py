@@ -11,6 +11,7 @@ A source may yield events of its own between the rest, `{"type": "STATE_DELTA", 
 from __future__ import annotations
 
 import json
+import re
 import secrets
 from collections.abc import Mapping
 from typing import Any, Final
@@ -34,6 +35,7 @@ _TOKENS: Final = {
 }
 # Events that may stand inside a message; every other one ends it.
 _INSIDE: Final = ("STATE_", "CUSTOM", "RAW", "ACTIVITY_", "MESSAGES_SNAPSHOT")
+_MARK: Final = re.compile(r'\\.?|["{}]', re.DOTALL)  # what tells where a JSON object ends
 
 
 class AgUiEncoder(EventEncoder):
@@ -170,6 +172,42 @@ def _counts(usage: Mapping[str, Any] | None) -> dict[str, Any]:
     return found
 
 
+class _Call:
+    """A call whose pieces come. `chunked`: in chunks, which nothing ends; `spare`: under the id of one that was handed
+    out, so that it must not be run."""
+
+    def __init__(self, id: str, name: str, *, chunked: bool = False, spare: bool = False) -> None:
+        self._id = id
+        self._name = name
+        self._chunked = chunked
+        self._spare = spare
+        self._pieces = Pieces()
+        self._depth = 0
+        self._quoted = self._half = self._over = False  # in a string; behind half an escape; the object was closed
+
+    def add(self, piece: str) -> bool:
+        """Take a piece; whether it closes the arguments' object, which one does and no later one: to parse all that
+        came at each brace would take the square of a stream's time."""
+        self._pieces.add(piece)
+        if not piece or self._over:
+            return False
+        start, self._half = int(self._half), False
+        for match in _MARK.finditer(piece, start):
+            mark = match[0]
+            if mark[0] == "\\":
+                self._half = len(mark) == 1
+            elif mark == '"':
+                self._quoted = not self._quoted
+            elif not self._quoted:
+                self._depth += 1 if mark == "{" else -1
+                self._over = self._over or self._depth <= 0
+        return self._over
+
+    def block(self, *, ended: bool = True) -> Block:
+        block = call_read(self._id, self._name, str(self._pieces), cut=not (ended or self._chunked))
+        return Block("invalid_tool_call", block.fields) if self._spare else block
+
+
 class AgUiReader:
     """What the events of a run say."""
 
@@ -177,7 +215,8 @@ class AgUiReader:
         self.reasons: dict[int, str] = {}
         self.usage: Mapping[str, Any] | None = None
         self.error: Failure | None = None
-        self._calls: dict[str, tuple[str, Pieces]] = {}  # name and arguments of those that are open
+        self._calls: dict[str, _Call] = {}  # those that are open
+        self._told: set[str] = set()  # the ids of those that came in chunks and were handed out
         self._thoughts: dict[str, Pieces] = {}
         self._chunked = ""  # the call whose chunks come
         self._done = self._overrun = False
@@ -215,12 +254,13 @@ class AgUiReader:
         if kind == "TOOL_CALL_CHUNK":
             return self._chunk(id or self._chunked, event)
         if kind == "TOOL_CALL_START":
-            self._calls[id] = (as_text(event.get("toolCallName")), Pieces())
-        elif kind == "TOOL_CALL_ARGS" and id in self._calls:
-            self._calls[id][1].add(as_text(event.get("delta")))
+            before = self._calls.pop(id, None)
+            self._calls[id] = _Call(id, as_text(event.get("toolCallName")))
+            return () if before is None else (Block("invalid_tool_call", before.block().fields),)
+        if kind == "TOOL_CALL_ARGS" and id in self._calls:
+            self._calls[id].add(as_text(event.get("delta")))
         elif kind == "TOOL_CALL_END" and id in self._calls:
-            name, pieces = self._calls.pop(id)
-            return (call_read(id, name, str(pieces)),)
+            return (self._calls.pop(id).block(),)
         elif kind == "TOOL_CALL_RESULT":
             return (Block("tool_result", {"id": id, "content": event.get("content")}),)
         return ()
@@ -228,16 +268,22 @@ class AgUiReader:
     def _chunk(self, id: str, event: Mapping[str, Any]) -> tuple[Block, ...]:
         """A piece of a call that nothing ends: it is whole when its arguments are."""
         self._chunked = id
-        name, pieces = self._calls.setdefault(id, (as_text(event.get("toolCallName")), Pieces()))
-        delta = as_text(event.get("delta"))
-        pieces.add(delta)
-        if not delta.rstrip().endswith("}"):
-            return ()
-        block = call_read(id, name, str(pieces))
-        if block.type != "tool_call":
+        delta, spare = as_text(event.get("delta")), id in self._told
+        call = self._calls.get(id)
+        if call is None:
+            if spare and not delta.strip():
+                return ()
+            call = self._calls[id] = _Call(id, as_text(event.get("toolCallName")), chunked=True, spare=spare)
+        if not call.add(delta) or (block := call.block()).type != "tool_call":
             return ()
         del self._calls[id]
+        self._told.add(id)
         return (block,)
+
+    def rest(self, data: str) -> tuple[Block, ...]:
+        """What the end of the run makes whole: calls that came in chunks, and what nothing ended."""
+        thoughts = [Block("reasoning", {"text": str(thought)}) for thought in self._thoughts.values()]
+        return (*thoughts, *(call.block(ended=False) for call in self._calls.values()))
 
     def _block(self, kind: str, event: Mapping[str, Any]) -> tuple[Block, ...]:
         id = as_text(event.get("messageId"))

@@ -4,6 +4,9 @@ Chat chunks say when a choice ends, and nothing of when a call does; its pieces 
 in any order (`ChatBlocks`). Anthropic's events open and close each block (`AnthropicBlocks`), those of Responses
 repeat it whole at its end (`ResponsesBlocks`). `ProviderBlocks` is all three, by what an event looks like.
 
+What an ended stream left open is handed out by `rest`: a call that is whole as one, else as cut off; an answer that is
+complete never swallows one. What was handed out before is not handed out again.
+
 Servers depart from that, and none of it may lose a call or make one of two: several whole calls under one index
 (each with its own id, or with none), an id in every piece, a name in pieces or in every piece.
 """
@@ -14,7 +17,7 @@ from collections.abc import Mapping, Sequence, Sized
 from typing import Any, Final
 
 from streamguard.core.dialect.blocks import Pieces, as_mapping, as_text, call_read, json_text
-from streamguard.core.items import Block
+from streamguard.core.items import BROKEN, Block
 
 __all__ = ["MAX_CHOICES", "AnthropicBlocks", "ChatBlocks", "ProviderBlocks", "ResponsesBlocks"]
 
@@ -23,7 +26,7 @@ MAX_CHOICES: Final = 1024
 
 Blocks = tuple[Block, ...]
 _NONE: Final[Blocks] = ()
-_CUT: Final = ("length", "content_filter", "abort", "error")  # reasons that end a choice wherever it is
+_CUT: Final = ("length", "content_filter", *BROKEN)  # reasons that end a choice wherever it is
 
 
 def _require_room(held: Sized, what: str) -> None:
@@ -53,6 +56,10 @@ class _Call:
         self.arguments.add(as_text(function.get("arguments")))
 
     @property
+    def key(self) -> tuple[str, str, str]:
+        return (self.id, str(self.name), str(self.arguments))
+
+    @property
     def whole(self) -> bool:
         return bool(self.arguments) and self.block(cut=True).type == "tool_call"
 
@@ -63,10 +70,12 @@ class _Call:
 class _Choice:
     """What of a choice is not whole yet."""
 
-    __slots__ = ("calls", "index", "refusal", "thoughts")
+    __slots__ = ("_reason", "_told", "calls", "index", "refusal", "thoughts")
 
     def __init__(self, index: int) -> None:
         self.index = index
+        self._reason = ""
+        self._told: list[_Call] = []  # calls that were handed out, which some servers repeat behind their reason
         self.calls: list[_Call] = []
         self.thoughts = Pieces()
         self.refusal = Pieces()
@@ -86,9 +95,24 @@ class _Choice:
         return self._text_block("reasoning", "thoughts")
 
     def ended(self, reason: str) -> Blocks:
+        self._reason = reason
         blocks = self.thought() + self._text_block("refusal", "refusal")
         calls, self.calls = self.calls, []
+        self._told = calls
         return (*blocks, *(call.block(cut=reason in _CUT, choice=self.index) for call in calls))
+
+    def rest(self) -> Blocks:
+        """What came behind the finish reason, or had none."""
+        told = {call.key for call in self._told}
+        calls = [call for call in self.calls if any(call.key) and call.key not in told]
+        ids = {call.id for call in self._told if call.id}
+        blocks = [*self.thought(), *self._text_block("refusal", "refusal")]
+        for call in calls:
+            block = call.block(cut=not self._reason or self._reason in _CUT, choice=self.index)
+            # A piece of a call that was handed out without it, or another form of one: neither may be run.
+            spare = call.id in ids or not call.name
+            blocks.append(Block("invalid_tool_call", block.fields) if spare else block)
+        return tuple(blocks)
 
     def _text_block(self, type: str, held: str) -> Blocks:
         pieces: Pieces = getattr(self, held)
@@ -143,6 +167,10 @@ class ChatBlocks:
         self.thinking = False
         return self._of(0).thought()
 
+    def rest(self) -> Blocks:
+        """The blocks that the end of the stream makes whole."""
+        return tuple(block for state in self._choices.values() for block in state.rest())
+
     def _of(self, index: int) -> _Choice:
         state = self._choices.get(index)
         if state is None:
@@ -161,9 +189,15 @@ class AnthropicBlocks:
         index = payload.get("index")
         if kind == "content_block_start":
             start = as_mapping(payload.get("content_block"))
+            before = self._open.pop(index, None)
             if start.get("type") != "text":
                 _require_room(self._open, "content blocks")
                 self._open[index] = (start, Pieces(as_text(start.get("thinking"))), Pieces())
+            if before is not None:
+                block = _content_block(*before, cut=True)
+                # One that begins anew under its own id was not to be run.
+                again = block.type == "tool_call" and block.fields["id"] == as_text(start.get("id"))
+                return (Block("invalid_tool_call", block.fields) if again else block,)
         elif kind == "content_block_delta" and index in self._open:
             delta = as_mapping(payload.get("delta"))
             _, pieces, signature = self._open[index]
@@ -173,13 +207,17 @@ class AnthropicBlocks:
             return (_content_block(*self._open.pop(index)),)
         return _NONE
 
+    def rest(self) -> Blocks:
+        """The blocks that were never stopped."""
+        return tuple(_content_block(*block, cut=True) for block in self._open.values())
 
-def _content_block(start: Mapping[str, Any], pieces: Pieces, signature: Pieces) -> Block:
+
+def _content_block(start: Mapping[str, Any], pieces: Pieces, signature: Pieces, *, cut: bool = False) -> Block:
     fields = {key: value for key, value in start.items() if key != "type"}
     kind = str(start.get("type"))
     if kind == "tool_use":
         arguments = str(pieces) or json_text(fields.get("input") or "")  # some give it whole at the start
-        return call_read(as_text(fields.get("id")), as_text(fields.get("name")), arguments)
+        return call_read(as_text(fields.get("id")), as_text(fields.get("name")), arguments, cut=cut)
     if kind == "thinking":
         signed = str(signature) or as_text(fields.get("signature"))
         return Block("reasoning", {"text": str(pieces), **({"signature": signed} if signed else {})})
@@ -187,25 +225,91 @@ def _content_block(start: Mapping[str, Any], pieces: Pieces, signature: Pieces) 
 
 
 class ResponsesBlocks:
-    """The output items of Responses' events, each at its end."""
+    """The output items of Responses' events, each at its end; one that has none as the last event repeats it."""
+
+    def __init__(self) -> None:
+        self._done: list[tuple[str, str, str, int]] = []  # what items were handed out
+        self._open: dict[object, _Call] = {}  # calls that were begun, by their item
+        self._begun = 0  # calls
+        self._output: Sequence[Any] = ()  # of the last event
 
     def take(self, kind: str, payload: Mapping[str, Any]) -> Blocks:
+        item = as_mapping(payload.get("item"))
         if kind == "response.refusal.done":
             return (Block("refusal", {"text": as_text(payload.get("refusal"))}),)
-        if kind != "response.output_item.done":
-            return _NONE
-        item = as_mapping(payload.get("item"))
-        type = str(item.get("type"))
-        if type == "message":
-            return _NONE  # its text was handed out, and so was its refusal
-        if type == "function_call":
-            id = as_text(item.get("call_id") or item.get("id"))
-            return (call_read(id, as_text(item.get("name")), as_text(item.get("arguments"))),)
-        if type == "reasoning":
-            return (Block("reasoning", {"text": _reasoning(item)}),)
-        if type == "image_generation_call":
-            return (Block("image", {"data": item.get("result")}),)
-        return (Block(type, {key: value for key, value in item.items() if key != "type"}),)
+        if kind == "response.output_item.done":
+            self._open.pop(_place(payload, item.get("id")), None)
+            self._done.append(_mark(item))
+            return _item_block(item)
+        if kind == "response.output_item.added" and item.get("type") == "function_call":
+            _require_room(self._open, "tool calls")
+            call = self._open[_place(payload, item.get("id"))] = _Call(None, _call_id(item))
+            self._begun += 1
+            call.name.add(as_text(item.get("name")))
+            call.arguments.add(as_text(item.get("arguments")))
+        elif kind == "response.function_call_arguments.delta" and self._open:
+            # Where a server does not say of which, of the last one.
+            call = self._open.get(_place(payload, payload.get("item_id"))) or next(reversed(self._open.values()))
+            call.arguments.add(as_text(payload.get("delta")))
+        elif kind in ("response.completed", "response.incomplete"):
+            output = as_mapping(payload.get("response")).get("output")
+            self._output = output if isinstance(output, list) else ()
+        return _NONE
+
+    def rest(self) -> Blocks:
+        """The items that had no end of their own, and calls that nothing repeats, as far as they came."""
+        items = [item for item in map(as_mapping, self._output) if item]
+        kinds = dict.fromkeys(str(item.get("type")) for item in items)
+        untold = [item for kind in kinds for item in self._untold(kind, items)]
+        blocks = tuple(block for item in untold for block in _item_block(item))
+        ended = [mark for mark in (*self._done, *map(_mark, untold)) if mark[0] == "function_call"]
+        calls = [call for call in self._open.values() if call.id not in [mark[2] for mark in ended]]
+        missing = max(0, self._begun - len(ended))
+        return (*blocks, *(call.block(cut=True) for call in calls[len(calls) - min(missing, len(calls)) :]))
+
+    def _untold(self, kind: str, items: Sequence[Mapping[str, Any]]) -> Sequence[Mapping[str, Any]]:
+        """The items of a type that were not handed out. They are counted first: some servers give an item another id in
+        their last event, and a call that is handed out twice would be run twice."""
+        same = [item for item in items if str(item.get("type")) == kind]
+        done = [mark for mark in self._done if mark[0] == kind]
+        missing = max(0, len(same) - len(done))
+        left = [item for item in same if not any(_is_same(_mark(item), mark) for mark in done)]
+        return left[len(left) - min(missing, len(left)) :]
+
+
+def _place(payload: Mapping[str, Any], id: object) -> object:
+    """What tells the item of an event: its id, or its place among the others."""
+    index = payload.get("output_index")
+    return as_text(id) or (index if isinstance(index, int) else None)
+
+
+def _call_id(item: Mapping[str, Any]) -> str:
+    return as_text(item.get("call_id") or item.get("id"))
+
+
+def _mark(item: Mapping[str, Any]) -> tuple[str, str, str, int]:
+    """What an item is known by: its type, ids, and what it says, if it is a call."""
+    said = hash((as_text(item.get("name")), as_text(item.get("arguments"))))
+    return (str(item.get("type")), as_text(item.get("id")), _call_id(item), said)
+
+
+def _is_same(mark: tuple[str, str, str, int], other: tuple[str, str, str, int]) -> bool:
+    named = any(one and one == another for one, another in zip(mark[1:3], other[1:3], strict=True))
+    return named or (mark[0] == "function_call" and mark[3] == other[3])
+
+
+def _item_block(item: Mapping[str, Any]) -> Blocks:
+    type = str(item.get("type"))
+    if type == "message":
+        return _NONE  # its text was handed out, and so was its refusal
+    if type == "function_call":
+        cut = item.get("status") == "incomplete"
+        return (call_read(_call_id(item), as_text(item.get("name")), as_text(item.get("arguments")), cut=cut),)
+    if type == "reasoning":
+        return (Block("reasoning", {"text": _reasoning(item)}),)
+    if type == "image_generation_call":
+        return (Block("image", {"data": item.get("result")}),)
+    return (Block(type, {key: value for key, value in item.items() if key != "type"}),)
 
 
 def _reasoning(item: Mapping[str, Any]) -> str:
@@ -235,3 +339,7 @@ class ProviderBlocks:
         if kind.startswith("content_block_"):
             return self._anthropic.take(kind, payload)
         return self._responses.take(kind, payload)
+
+    def rest(self) -> Blocks:
+        """The blocks that the end of the stream makes whole."""
+        return (*self.chat.rest(), *self._anthropic.rest(), *self._responses.rest())

@@ -25,6 +25,7 @@ __all__ = [
     "Reading",
     "Sent",
     "YIELD_EVENT",
+    "blocks_at_end",
     "has_abort_part",
     "is_event_fields",
     "refuse_wire",
@@ -157,6 +158,13 @@ def has_abort_part(dialect: Dialect) -> bool:
     """Whether a dialect tells of a cancel in a part that its SDK takes for an end, and not for an error: one that says
     so, `abort_part = True`."""
     return bool(getattr(dialect, "abort_part", False))
+
+
+def blocks_at_end(reader: DialectReader, data: str = "") -> tuple[Block, ...]:
+    """The blocks that the proven end of a stream makes whole, of a reader that has such: one with a method
+    `rest(data)`. `data` is that of the terminal where the reader has not read it."""
+    rest: Callable[[str], tuple[Block, ...]] | None = getattr(reader, "rest", None)
+    return () if rest is None else rest(data)
 
 
 def is_event_fields(item: object) -> bool:

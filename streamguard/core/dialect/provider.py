@@ -2,9 +2,9 @@
 
 `ProviderStream` watches the events of one stream, as a server re-frames them (`raw`) or as a client
 reads them. It decides nothing while the stream runs; at the end it answers two questions: did it
-end, and what proves it. The field's commonest lies are answered here: `[DONE]` from a `finally`
-after a swallowed fault (no finish reason anywhere), `[DONE]` after an error event, and a finish
-reason `abort`.
+end, and what proves it. The field's commonest lies are answered here: `[DONE]` or `message_stop` from
+a `finally` after a swallowed fault (no finish reason anywhere, or no event at all), `[DONE]` after an
+error event, the finish reasons `abort` and `error`, and `response.completed` of a response that failed.
 
 The API is told from the first events. A *profile* names a server's known departures from its API;
 it is chosen by name, never guessed.
@@ -20,9 +20,11 @@ import attrs
 
 from streamguard.core.dialect.assembly import MAX_CHOICES, ProviderBlocks
 from streamguard.core.dialect.base import Reading
+from streamguard.core.dialect.blocks import as_mapping
 from streamguard.core.dialect.mould import Mould
 from streamguard.core.errors import Failure
-from streamguard.core.items import Event
+from streamguard.core.items import BROKEN, Block, Event
+from streamguard.core.jsontext import object_in
 from streamguard.core.receipt import UNREAD
 
 __all__ = ["Api", "EndRule", "PROFILES", "Profile", "ProviderReader", "ProviderStream", "Seen", "settled"]
@@ -59,6 +61,7 @@ PROFILES: Final[Mapping[str, Profile]] = {
 
 _scan: Final[Callable[[str, int], tuple[Any, int]]] = vars(json.JSONDecoder())["scan_once"]
 _RESPONSES_ENDS: Final = ("response.completed", "response.incomplete")
+_TEXT: Final = frozenset({"content", "role"})  # what a delta has that says its text and nothing else
 _CHUNKS: Final = ("chat.completion.chunk", "text_completion")
 _ANTHROPIC: Final = (
     "message_start",
@@ -71,14 +74,17 @@ _ANTHROPIC: Final = (
 
 
 class ProviderStream:
-    """Watches one stream of a provider's events."""
+    """Watches one stream of a provider's events. `asked`: whether a provider was asked for it; then a marker behind
+    events of no API that is known proves nothing."""
 
-    def __init__(self, profile: str = "openai") -> None:
+    def __init__(self, profile: str = "openai", *, asked: bool = False) -> None:
         try:
             self.profile = PROFILES[profile]
         except KeyError:
             raise ValueError(f"unknown profile {profile!r}; known: {', '.join(PROFILES)}") from None
         self.api: Api | None = None
+        self._asked = asked
+        self._strange = False  # whether an event came before the API was known
         self.sure = False  # whether the API is known for certain: a list of choices may be a stranger's
         self.begun: set[int] = set()
         self.reasons: dict[int, str] = {}
@@ -100,6 +106,7 @@ class ProviderStream:
         if len(data) < 16 and data.strip() == "[DONE]":
             self.ended = True
             return "marker", Reading(None)
+        self._strange = self._strange or (self.api is None and bool(data))
         try:
             payload = _load(data)
         except (ValueError, RecursionError):
@@ -140,13 +147,15 @@ class ProviderStream:
         """None if the stream is complete by its provider's rule, else why it is not."""
         if self.error is not None:
             return self.error
-        if "abort" in self.reasons.values():
+        if any(reason in BROKEN for reason in self.reasons.values()):
             return Failure("generation_aborted", "the engine aborted the generation", retryable=True)
         if not self.has_end():
             return Failure("unproven_end", "the provider's stream ended without its end marker", retryable=True)
         if self.overrun:
             return Failure("unproven_end", "events followed the provider's end marker")
-        if self.api in ("chat", "completions") and self.profile.reasons and not self.reasons:
+        if self.api is None and (self._asked or not self._strange):
+            return Failure("unproven_end", "the end marker came without any part of an answer", retryable=True)
+        if self.api is not None and self.profile.reasons and not self.reasons:
             return Failure("unproven_end", "the end marker came without any finish reason", retryable=True)
         return None
 
@@ -188,14 +197,16 @@ class ProviderStream:
         return payload.get("object") != "text_completion"
 
     def _says_text_only(self, payload: Mapping[str, Any]) -> bool:
-        """Whether a chunk with text says nothing else that is noted."""
+        """Whether a chunk with text says nothing else that is noted, nor has a piece of a block, which would be lost
+        where the next chunk repeats it beside another text."""
         choices = payload.get("choices")
-        return (
-            isinstance(choices, list)
-            and len(choices) == 1
-            and not choices[0].get("finish_reason")
-            and not payload.get("usage")
-        )
+        if not isinstance(choices, list) or len(choices) != 1 or payload.get("usage") is not None:
+            return False
+        choice = choices[0]
+        if choice.get("finish_reason"):
+            return False
+        delta = choice.get("delta")
+        return not delta or (isinstance(delta, dict) and not any(delta[key] for key in delta.keys() - _TEXT))
 
     def _choices(self, payload: Mapping[str, Any]) -> dict[int, str]:
         chat = self._is_chat(payload)
@@ -247,7 +258,10 @@ class ProviderStream:
         self._responses_state(payload)
         if kind in _RESPONSES_ENDS:
             self.ended = True
-            self._reason(0, self.response.get("status") or kind.removeprefix("response."))
+            status, error = self.response.get("status"), self.response.get("error")
+            if error or status in ("failed", "cancelled"):
+                self._fail(error or {"code": "unproven_end", "message": f"the response ended as {status}"})
+            self._reason(0, status or kind.removeprefix("response."))
             self._note_usage(self.response)
             return "marker", Reading(payload)
         text = payload.get("delta") if kind == "response.output_text.delta" else ""
@@ -289,10 +303,11 @@ def _load(data: str) -> Any:
 
 
 class ProviderReader:
-    """A provider's events to a reader. `end` is the rule that proves the end, as in dialect `raw`."""
+    """A provider's events to a reader. `end` is the rule that proves the end, as in dialect `raw`; `asked` as in
+    `ProviderStream`."""
 
-    def __init__(self, profile: str = "openai", end: EndRule = "provider") -> None:
-        self._stream = ProviderStream(profile)
+    def __init__(self, profile: str = "openai", end: EndRule = "provider", *, asked: bool = False) -> None:
+        self._stream = ProviderStream(profile, asked=asked)
         self._end: EndRule = end
         self._marked = False
         self._blocks = ProviderBlocks()
@@ -314,25 +329,6 @@ class ProviderReader:
     def error(self) -> Failure | None:
         return self._stream.error
 
-    @property
-    def rests(self) -> bool:
-        """Whether an event of which nothing is noted changes nothing here."""
-        return not callable(self._end) and not self._stream.ended
-
-    @property
-    def asks_marker(self) -> bool:
-        """Whether an event must come that ends the stream, as far as is known by now."""
-        return callable(self._end) or settled(self._end, self._stream) == "provider"
-
-    @property
-    def ends_freely(self) -> bool:
-        """Whether the source's own end is enough, behind whatever event, as far as is known by now."""
-        return not callable(self._end) and self._end != "provider" and not (self._end == "known" and self._stream.sure)
-
-    def noted(self) -> object:
-        """All that is noted of the stream, to be compared."""
-        return self._stream.noted()
-
     def read(self, name: str | None, data: str) -> Reading | None:
         if not data:
             return None  # an event without content: some servers send it as a sign of life
@@ -342,9 +338,15 @@ class ProviderReader:
         if reading.item is UNREAD:  # text of choice 0 and nothing else
             if self._blocks.chat.thinking:
                 reading.blocks = self._blocks.chat.spoke()
-        elif seen == "event" and isinstance(reading.item, dict):
+        elif seen != "error" and isinstance(reading.item, dict):
             reading.blocks = self._blocks.take(reading.item)
         return reading
+
+    def rest(self, data: str) -> tuple[Block, ...]:
+        """The blocks that the end makes whole; `data` is that of the terminal, where it was not read."""
+        if data and self._stream.api == "responses":  # whose last event repeats what had no end of its own
+            self._blocks.take(as_mapping(object_in(data)))
+        return self._blocks.rest()
 
     def proof(self, clean: bool) -> str | None:
         end = settled(self._end, self._stream)

@@ -27,11 +27,18 @@ from streamguard.core.cursor import looks_like_cursor
 from streamguard.core.dialect.base import YIELD_EVENT, Payload, Sent, is_event_fields, summary
 from streamguard.core.dialect.provider import EndRule, ProviderReader, ProviderStream, Seen, settled
 from streamguard.core.dialect.stencil import Stencil
-from streamguard.core.errors import Failure, FieldRefused, UnsupportedItem
+from streamguard.core.errors import (
+    Failure,
+    FieldRefused,
+    FrameTooLarge,
+    ItemTooLarge,
+    NotSerialisable,
+    UnsupportedItem,
+)
 from streamguard.core.frame import fits
 from streamguard.core.items import Block, Ending, Event
 from streamguard.core.jsontext import dumps, whole_text
-from streamguard.core.wire.sse import SseDecoder
+from streamguard.core.wire.sse import SseDecoder, SseEvent
 
 __all__ = ["Raw", "RawEncoder"]
 
@@ -57,6 +64,23 @@ class RawEncoder:
         # What events of a piece became: one that raises must not take those before it along.
         self._made: list[Payload] = []
 
+    @property
+    def asks_marker(self) -> bool:
+        """Whether an event must come that ends the stream, as far as is known by now."""
+        return self._marks_end()
+
+    @property
+    def ends_freely(self) -> bool:
+        """Whether the source's own end is enough, behind whatever event, as far as is known by now."""
+        return self._end in ("asgi", "endless") or (self._end == "known" and not self._seen.sure)
+
+    @property
+    def marked(self) -> bool:
+        """Whether it came."""
+        if callable(self._end):
+            return self._held is not None and self._held[0] == "marker"
+        return self._marks_end() and self._seen.ended
+
     def text(self, text: str) -> bytes:
         raise UnsupportedItem("text", "raw", "yield events, or pieces of an SSE stream")
 
@@ -66,12 +90,18 @@ class RawEncoder:
             ending.items += 1
             return [Payload(data, stencil.name)]
         stencil.begin()
-        for event in self._decoder.feed(piece):
+        for event in self._decoded(piece):
             ending.items += 1
             name = None if event.event == "message" else event.event
             self._made += self._event(Event(event.data, name, event.id), ending)
         stencil.read(piece, rests=self._held is None and not callable(self._end), noted=self._seen.noted())
         return self._taken()
+
+    def _decoded(self, piece: bytes) -> list[SseEvent]:
+        try:
+            return self._decoder.feed(piece)
+        except FrameTooLarge as exc:
+            raise _too_large(exc) from None
 
     def item(self, item: Sent, ending: Ending) -> list[Payload]:
         if isinstance(item, (Block, str)):
@@ -116,9 +146,13 @@ class RawEncoder:
             self._held = None  # a marker that proves nothing is not passed on
         if self._seen.api == "responses" and (self._held is None or self._seen.error is None):
             self._seen.sequence += 1
-            response = {**self._seen.response, "status": "failed", "error": self._error(ending)}
+            response = {"status": "failed", "error": self._error(ending)}
             failed = {"type": "response.failed", "sequence_number": self._seen.sequence, "response": response}
-            return [Payload(dumps(failed), "response.failed")]
+            try:
+                data = dumps({**failed, "response": {**self._seen.response, **response}})
+            except NotSerialisable:  # NaN, which some servers write into their JSON; an ending must not fail by it
+                data = dumps(failed)
+            return [Payload(data, "response.failed")]
         return []
 
     def terminal(self, ending: Ending, frames: int, size: int) -> Payload:
@@ -143,7 +177,8 @@ class RawEncoder:
         payloads = []
         if self._held is not None and self._held[0] == "error" and seen == "marker":
             return []  # a marker after an error is a lie: the error stays the end
-        if self._held is not None and seen == "event" and not event.data:
+        last = self._held is not None and (self._held[0] == "error" or self._marks_end())
+        if last and seen == "event" and not event.data:
             return []  # a sign of life after what may be the end: heartbeats are ours to send
         if self._held is not None:
             self._after_end = self._held[0] == "marker"
@@ -202,6 +237,11 @@ class RawEncoder:
             fields = {"type": "error", **error, "sequence_number": self._seen.sequence, "error": error}
             return Payload(dumps(fields | {"type": "error"}), "error")
         return Payload(dumps({"error": error}), "error")
+
+
+def _too_large(error: FrameTooLarge) -> ItemTooLarge:
+    """The same, which is a reader's error, as the source is told of it."""
+    return ItemTooLarge(error.size, error.limit, "no reader takes more at once: send a reference to it")
 
 
 @attrs.frozen

@@ -19,6 +19,7 @@ from typing import Any, Final
 
 import attrs
 
+from streamguard.core.arguments import is_number
 from streamguard.core.dialect.base import Payload
 from streamguard.core.dialect.blocks import Pieces, as_mapping, as_text, call_written, text_of
 from streamguard.core.dialect.events import RelayingEncoder, failure_of
@@ -230,11 +231,12 @@ def _usage(ending: Ending) -> dict[str, Any] | None:
     """The usage in this API's words; None where the source told none."""
     if ending.usage is None:
         return None
-    usage = {_TOKENS.get(key, key): value for key, value in ending.usage.items()}
+    # None is what some servers tell of a count that they do not know.
+    usage = {_TOKENS.get(key, key): value for key, value in ending.usage.items() if value is not None}
     for tokens, detail in _DETAILS.items():
         usage.setdefault(tokens, 0)
         usage.setdefault(f"{tokens}_details", {detail: 0})
-    usage.setdefault("total_tokens", usage["input_tokens"] + usage["output_tokens"])
+    usage.setdefault("total_tokens", sum(usage[tokens] for tokens in _DETAILS if is_number(usage[tokens])))
     return usage
 
 

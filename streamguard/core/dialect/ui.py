@@ -205,6 +205,7 @@ class UiReader:
         self.usage: Mapping[str, Any] | None = None
         self.error: Failure | None = None
         self._held: dict[Any, Pieces] = {}  # reasoning by its id, input by its call's
+        self._names: dict[str, str] = {}  # of the tools whose calls have begun, by the call's id
         self._finished = self._done = self._overrun = False
 
     def read(self, name: str | None, data: str) -> Reading | None:
@@ -232,6 +233,8 @@ class UiReader:
             self._finished = True
             if reason := _reason(chunk):
                 self.reasons[0] = reason
+        elif kind == "tool-input-start":
+            self._names[id] = as_text(chunk.get("toolName"))
         elif kind == "tool-input-delta":
             self._held.setdefault(id, Pieces()).add(as_text(chunk.get("inputTextDelta")))
         elif kind in ("tool-input-available", "tool-input-error"):
@@ -253,6 +256,7 @@ class UiReader:
 
     def _call(self, id: str, chunk: Mapping[str, Any]) -> Block:
         """A call whose input is there: as its pieces had it, if they say the same."""
+        self._names.pop(id, None)
         told, pieces = chunk.get("input"), str(self._held.pop(id, ""))
         block = call_read(id, as_text(chunk.get("toolName")), pieces or json_text(told))
         if chunk.get("type") == "tool-input-error":
@@ -260,6 +264,13 @@ class UiReader:
         if block.type == "tool_call" and json.loads(block.fields["arguments"]) == told:
             return block
         return call_read(id, as_text(chunk.get("toolName")), dumps(told).decode())
+
+    def rest(self, data: str) -> tuple[Block, ...]:
+        """What nothing ended: reasoning, and calls as far as their input came."""
+        thoughts = [held for key, held in self._held.items() if isinstance(key, tuple)]
+        ids = dict.fromkeys([*self._names, *(key for key in self._held if isinstance(key, str))])
+        calls = [call_read(id, self._names.get(id, ""), str(self._held.get(id, "")), cut=True) for id in ids]
+        return (*(Block("reasoning", {"text": str(thought)}) for thought in thoughts), *calls)
 
     def proof(self, clean: bool) -> str | None:
         if not self._done:

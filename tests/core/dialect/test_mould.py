@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from streamguard.core.dialect.mould import Mould
-from streamguard.core.dialect.provider import ProviderStream
+from streamguard.core.dialect.provider import ProviderReader, ProviderStream
 
 
 def chat(text: str, /, **fields: Any) -> dict[str, Any]:
@@ -157,3 +157,55 @@ def test_a_chunk_that_says_more_than_its_text_is_never_learned(fields: dict[str,
     assert stream._mould._before is None
     stream.observe(None, json.dumps(chat("a")))
     assert stream._mould._before is not None
+
+
+def delta(text: str, /, **fields: Any) -> dict[str, Any]:
+    return {"choices": [{"index": 0, "delta": {"content": text, **fields}, "finish_reason": None}]}
+
+
+def arguments(text: str) -> list[dict[str, Any]]:
+    return [{"index": 0, "function": {"arguments": text}}]
+
+
+def test_a_piece_of_a_call_beside_text_is_not_lost_where_it_repeats() -> None:
+    reader = ProviderReader()
+    begin = [{"index": 0, "id": "c", "function": {"name": "pay", "arguments": '{"eur":'}}]
+    chunks = [delta("", tool_calls=begin), *[delta(text, tool_calls=arguments("1")) for text in "abc"]]
+    chunks += [delta("", tool_calls=arguments("}")), {"choices": [{"index": 0, "finish_reason": "tool_calls"}]}]
+    readings = [reader.read(None, json.dumps(chunk)) for chunk in chunks]
+    blocks = [block for reading in readings if reading for block in reading.blocks]
+    assert [(block.type, block.fields["arguments"]) for block in blocks] == [("tool_call", '{"eur":111}')]
+
+
+BESIDE: list[dict[str, Any]] = [
+    {},
+    {"role": "assistant", "refusal": None, "tool_calls": []},
+    {"reasoning": "hm"},
+    {"reasoning_content": "hm"},
+    {"refusal": "no"},
+    {"tool_calls": arguments("1")},
+    {"text": "t"},
+]
+
+
+@given(st.lists(st.tuples(st.sampled_from("abc"), st.sampled_from(BESIDE), st.sampled_from([None, {}, {"n": 1}]))))
+def test_blocks_and_usage_are_the_same_with_a_mould_and_without(
+    events: list[tuple[str, dict[str, Any], dict[str, int] | None]],
+) -> None:
+    with_mould, without = ProviderReader(), ProviderReader()
+    without._stream._mould.learn = lambda *_: None  # type: ignore[method-assign]
+    end = {"choices": [{"index": 0, "delta": {}, "finish_reason": "tool_calls"}]}
+    chunks = [delta(text, **beside) | {"usage": usage} for text, beside, usage in events for _ in range(2)]
+    for chunk in (*chunks, end):
+        reading, expected = with_mould.read(None, json.dumps(chunk)), without.read(None, json.dumps(chunk))
+        assert reading is not None
+        assert expected is not None
+        assert (reading.text, reading.blocks) == (expected.text, expected.blocks)
+    assert with_mould.usage == without.usage
+
+
+def test_a_legacy_chunk_with_pieces_of_a_call_in_it_is_never_learned() -> None:
+    stream = ProviderStream()
+    choice = {"text": "a", "delta": {"tool_calls": arguments("1")}}
+    stream.observe(None, json.dumps({"object": "text_completion", "choices": [choice]}))
+    assert stream._mould._before is None

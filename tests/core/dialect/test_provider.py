@@ -89,13 +89,24 @@ class TestChat:
         assert stream.overrun
         assert stream.judge() == Failure(UNPROVEN, "events followed the provider's end marker")
 
-    def test_an_aborted_generation_is_a_failure_whatever_follows(self) -> None:
-        stream, _, _ = observed(chunk("a", "abort"), "[DONE]")
+    @pytest.mark.parametrize("reason", ["abort", "error"])
+    def test_an_aborted_generation_is_a_failure_whatever_follows(self, reason: str) -> None:
+        stream, _, _ = observed(chunk("a", reason), "[DONE]")
         assert stream.judge() == Failure("generation_aborted", "the engine aborted the generation", retryable=True)
 
-    def test_a_marker_alone_is_an_empty_answer(self) -> None:
-        stream, _, _ = observed("[DONE]")
-        assert (stream.proved_by, code(stream)) == ("marker", None)
+    @pytest.mark.parametrize("before", [[], ["", ""]])
+    def test_a_marker_alone_proves_nothing(self, before: list[str]) -> None:
+        stream, _, _ = observed(*before, "[DONE]")
+        assert stream.proved_by == "marker"
+        assert stream.judge() == Failure(UNPROVEN, "the end marker came without any part of an answer", retryable=True)
+
+    def test_a_marker_behind_events_of_no_known_api_is_their_end_unless_a_provider_was_asked(self) -> None:
+        assert code(observed({"token": "a"}, "[DONE]")[0]) is None
+        for asked in (True, False):
+            reader = ProviderReader(asked=asked)
+            for data in ('{"token":"a"}', "[DONE]"):
+                reader.read(None, data)
+            assert (reader.judge() is None) is not asked
 
     def test_text_that_is_no_string_and_reasons_that_are_none_are_passed_over(self) -> None:
         odd = [
@@ -186,6 +197,22 @@ class TestResponses:
         stream, _, _ = observed({"type": "response.incomplete", "response": None, "sequence_number": "x"})
         assert (stream.reasons, stream.response, stream.sequence, stream.usage) == ({0: "incomplete"}, {}, -1, None)
 
+    @pytest.mark.parametrize(
+        ("response", "failure"),
+        [
+            ({"status": "failed"}, Failure(UNPROVEN, "the response ended as failed")),
+            ({"status": "cancelled"}, Failure(UNPROVEN, "the response ended as cancelled")),
+            ({"status": "completed", "error": {"code": "c", "message": "m"}}, Failure("c", "m")),
+        ],
+    )
+    def test_the_end_of_a_response_that_failed_is_a_failure(self, response: Any, failure: Failure) -> None:
+        stream, kinds, _ = observed(self.DELTA, {"type": "response.completed", "response": response})
+        assert (kinds[-1], stream.judge()) == ("marker", failure)
+
+    def test_some_servers_say_incomplete_within_completed(self) -> None:
+        stream, _, _ = observed({"type": "response.completed", "response": {"status": "incomplete", "error": None}})
+        assert (stream.reasons, code(stream)) == ({0: "incomplete"}, None)
+
     def test_only_output_text_is_text(self) -> None:
         for kind, delta in (("response.reasoning.delta", "x"), ("response.output_text.delta", {"a": 1})):
             assert observed({"type": kind, "delta": delta})[2] == ""
@@ -221,6 +248,10 @@ class TestAnthropic:
     def test_without_its_stop_it_has_no_end(self) -> None:
         stream, _, _ = observed({"type": "message_delta", "delta": {"stop_reason": "end_turn"}})
         assert (stream.proved_by, code(stream)) == (None, UNPROVEN)
+
+    def test_its_stop_without_a_reason_is_unproven(self) -> None:
+        stream, _, _ = observed({"type": "message_start", "message": {}}, {"type": "message_stop"})
+        assert (stream.proved_by, code(stream)) == ("marker", UNPROVEN)
 
     def test_its_error_is_one(self) -> None:
         error = {"type": "overloaded_error", "message": "busy"}
@@ -283,20 +314,6 @@ class TestReader:
         assert self.reader(chunk("a", "stop"), "[DONE]").proof(clean) == "marker+reason"
         assert self.reader(chunk("a", "stop")).proof(clean) is None
         assert self.reader(chunk("a"), "[DONE]").judge() is not None
-
-    def test_a_marker_is_asked_for_by_the_rule_and_the_api(self) -> None:
-        assert self.reader(chunk("a"), end="known").asks_marker
-        assert not self.reader("hello", end="known").asks_marker
-        assert not self.reader(chunk("a"), end="asgi").asks_marker
-
-    def test_says_whether_the_source_s_own_end_would_have_done(self) -> None:
-        """A marker behind events of nobody's API is one, and the stream would have passed for whole without it."""
-        for events, end, free in (
-            (["hello", "[DONE]"], "known", True), ([chunk("a"), "[DONE]"], "known", False),
-            ([chunk("a")], "asgi", True), (["hello"], "provider", False), (["hello"], lambda event: True, False),
-        ):  # fmt: skip
-            assert self.reader(*events, end=end).ends_freely is free
-        assert self.reader("hello", end=lambda event: False).asks_marker
 
     @pytest.mark.parametrize("rule", ["asgi", "endless"])
     def test_by_framing_a_clean_end_proves_and_only_an_error_is_a_failure(self, rule: Any) -> None:

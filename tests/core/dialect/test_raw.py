@@ -7,12 +7,20 @@ from typing import Any
 
 import pytest
 
-from streamguard.core.dialect import Raw
-from streamguard.core.errors import Failure, FieldRefused, LocalProtocolError, UnsupportedItem, failure_from
+from streamguard.core.dialect import Raw, dialect_named
+from streamguard.core.dialect.raw import RawEncoder
+from streamguard.core.errors import (
+    Failure,
+    FieldRefused,
+    ItemTooLarge,
+    LocalProtocolError,
+    UnsupportedItem,
+    failure_from,
+)
 from streamguard.core.flush import Immediate
 from streamguard.core.framing import FramedEncoder
 from streamguard.core.guard import CompletionGuard
-from streamguard.core.items import Block, Event, Item
+from streamguard.core.items import Block, Ending, Event, Item
 from streamguard.core.pipeline import Pipeline
 from streamguard.core.receipt import Verdict
 from streamguard.core.wire import Binary, Sse, SseDecoder, wire_named
@@ -239,6 +247,13 @@ class TestFailureForms:
         events, _ = through(Event(delta), Event(error), Event(delta))
         assert [name for name, _ in events] == ["message", "message", "message", "response.failed", "error"]
 
+    @pytest.mark.parametrize("dialect", ["raw", "openai-responses", "anthropic"])
+    def test_a_response_that_no_json_can_hold_fails_all_the_same(self, dialect: str) -> None:
+        created = Event('{"type":"response.created","response":{"x":NaN}}', "response.created")
+        answer = read(written([created], dialect_named(dialect), Sse()), dialect=dialect)
+        assert (answer.verdict, answer.receipt.failure and answer.receipt.failure.code) == (Verdict.FAILED, DIED.code)
+        assert b'"type":"response.failed"' in answer.frames[-1].raw
+
     def test_a_response_whose_end_came_and_whose_source_raised_fails(self) -> None:
         done = '{"type":"response.completed","response":{"id":"r","status":"completed"}}'
         events, answer = through(Event(done, "response.completed"), fail=FAILURE)
@@ -334,6 +349,15 @@ def test_what_comes_too_large_is_an_error_of_the_source() -> None:
         pipeline.push(Event("x" * 101), 0.0)
 
 
+def test_an_event_of_a_serialised_stream_above_the_readers_limit_fails_by_a_code_of_the_sources() -> None:
+    encoder = RawEncoder("asgi", "openai", negotiated=False)
+    encoder._decoder = SseDecoder(max_frame=100)
+    with pytest.raises(ItemTooLarge) as raised:
+        encoder.wire(b"data: " + b"x" * 100_000, Ending())
+    assert failure_from(raised.value).code == "item_too_large"
+    assert str(raised.value).endswith("above the limit of 100; no reader takes more at once: send a reference to it")
+
+
 def test_items_of_a_serialised_stream_are_its_events() -> None:
     encoder = FramedEncoder(Raw(), sid=SID)
     encoder.wire(chat_events()[:20])
@@ -386,7 +410,52 @@ def test_an_event_that_cannot_be_sent_takes_none_before_it_along() -> None:
     assert pipeline.status == "failed"
 
 
+@pytest.mark.parametrize("end", ["asgi", "endless"])
+def test_where_the_marker_is_an_event_like_any_other_what_has_no_data_behind_it_is_one_too(end: Any) -> None:
+    events, answer = through("data: [DONE]\n\n", "event: bye\ndata:\n\ndata:\n\n", end=end)
+    assert events == [("message", "[DONE]"), ("bye", ""), ("message", "")]
+    assert answer.verdict is Verdict.COMPLETE
+
+
 def test_a_sign_of_life_after_the_marker_is_no_event() -> None:
     events, answer = through(f"data: {chunk('one')}\n\ndata: {STOP}\n\ndata: [DONE]\n\ndata:\n\n")
     assert events == [("message", chunk("one")), ("message", STOP), ("message", "[DONE]")]
     assert answer.verdict is Verdict.COMPLETE
+
+
+@pytest.mark.parametrize(
+    ("end", "pieces", "told"),
+    [
+        ("provider", ["data: 1\n\n"], (True, False)),
+        ("known", ["data: 1\n\n"], (False, False)),
+        ("known", [f"data: {STOP}\n\n"], (True, False)),
+        ("known", ["data: 1\n\n", "data: [DONE]\n\n"], (True, True)),
+        ("asgi", ["data: [DONE]\n\n"], (False, False)),
+        (lambda event: event.data == "1", ["data: 1\n\n"], (True, True)),
+        (lambda event: event.data == "1", ["data: 1\n\n", "data: 2\n\n"], (True, False)),
+    ],
+)
+def test_it_says_whether_a_marker_must_come_and_whether_it_came(end: Any, pieces: list[str], told: Any) -> None:
+    encoder = Raw(end).encoder()
+    for piece in pieces:
+        encoder.wire(piece.encode(), Ending())
+    assert (encoder.asks_marker, encoder.marked) == told
+
+
+@pytest.mark.parametrize(
+    ("pieces", "end", "free"),
+    [
+        (["data: hello\n\n", "data: [DONE]\n\n"], "known", True),
+        ([f"data: {STOP}\n\n", "data: [DONE]\n\n"], "known", False),
+        ([f"data: {STOP}\n\n"], "asgi", True),
+        (["data: hello\n\n"], "endless", True),
+        (["data: hello\n\n"], "provider", False),
+        (["data: hello\n\n"], lambda event: True, False),
+    ],
+)
+def test_it_says_whether_the_source_s_own_end_would_have_done(pieces: list[str], end: Any, free: bool) -> None:
+    """A marker behind events of nobody's API is one, and the stream would have passed for whole without it."""
+    encoder = Raw(end).encoder()
+    for piece in pieces:
+        encoder.wire(piece.encode(), Ending())
+    assert encoder.ends_freely is free

@@ -62,9 +62,12 @@ def test_a_limit_or_a_filter_makes_it_incomplete(kind: str) -> None:
         (None, None),
         ({"prompt_tokens": 1, "completion_tokens": 2}, (1, 2, 3)),
         ({"input_tokens": 1, "total_tokens": 9}, (1, 0, 9)),
+        ({"prompt_tokens": None, "completion_tokens": 3, "total_tokens": None}, (0, 3, 3)),
+        ({"prompt_tokens": "5", "completion_tokens": 3}, ("5", 3, 3)),
+        ({"input_tokens": 1.5, "output_tokens_details": None}, (1.5, 0, 1.5)),
     ],
 )
-def test_usage_is_told_in_its_words(usage: dict[str, Any] | None, told: tuple[int, ...] | None) -> None:
+def test_usage_is_told_in_its_words(usage: dict[str, Any] | None, told: tuple[Any, ...] | None) -> None:
     found = events(["a", Finish("stop", usage)], DIALECT)[-1]["response"]["usage"]
     if told is None:
         assert found is None

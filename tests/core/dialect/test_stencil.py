@@ -11,7 +11,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from streamguard.core.dialect import Raw
-from streamguard.core.dialect.provider import ProviderReader
+from streamguard.core.dialect.provider import ProviderStream
 from streamguard.core.dialect.raw import RawEncoder
 from streamguard.core.dialect.stencil import Stencil
 from streamguard.core.errors import ItemTooLarge, LocalProtocolError, failure_from
@@ -268,7 +268,6 @@ def test_a_rule_of_ones_own_is_shown_every_event() -> None:
     for text in "abc":
         out.wire(f"data: {chunk(text)}\n\n".encode())
     assert shown == [chunk(text) for text in "abc"]
-    assert not ProviderReader(end=rule).rests
 
 
 def test_an_item_between_two_pieces_is_not_overtaken() -> None:
@@ -279,15 +278,13 @@ def test_an_item_between_two_pieces_is_not_overtaken() -> None:
     assert [frame.data for frame in encoder.wire(FIRST)] == [b'{"error": "died"}', chunk("a").encode()]
 
 
-def test_a_reader_says_what_it_has_noted_and_that_its_end_is_not_rest() -> None:
-    reader = ProviderReader()
-    seen = [reader.noted()]
+def test_a_stream_says_what_it_has_noted() -> None:
+    stream = ProviderStream()
+    seen = [stream.noted()]
     for data in (chunk("a"), chunk("b"), STOP, "[DONE]"):
-        assert reader.rests
-        reader.read(None, data)
-        seen.append(reader.noted())
+        stream.observe(None, data)
+        seen.append(stream.noted())
     assert [before == after for before, after in itertools.pairwise(seen)] == [False, True, False, False]
-    assert not reader.rests
 
 
 def pipeline(max_block: int = MAX_BLOCK) -> Pipeline:
