@@ -96,7 +96,7 @@ class ClockWatch(Generic[T]):
 
     def left(self) -> None:
         """The reader left: a write that waits for it does so in vain, and no longer."""
-        if self.parked is None or self._line.claimed:
+        if not self._line.over and (self.parked is None or self._line.claimed):  # who has the whole leaves, too
             self._waited_in_vain()
         self._line.leave()
 
