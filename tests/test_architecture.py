@@ -50,7 +50,10 @@ LAYERS = {
 
 # The core's own layers, lowest first: a module imports from its own and from lower ones.
 CORE_LAYERS = (
-    ("arguments", "errors", "items", "cursor", "states", "jsontext", "frame", "receipt", "negotiate", "compress"),
+    (
+        *("arguments", "codes", "errors", "items", "cursor", "states", "jsontext", "frame", "receipt", "negotiate"),
+        "compress",
+    ),
     ("wire", "dialect"),
     ("flush", "adaptive", "flush_stage", "item_stage", "framing", "guard"),
     ("exchange", "check", "terminal", "rejoin", "credit", "window", "unstreamed"),

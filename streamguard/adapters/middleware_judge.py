@@ -15,6 +15,7 @@ from typing import Any, Final, Literal, Protocol
 import attrs
 
 from streamguard.adapters.seal import Message
+from streamguard.core.codes import code_in
 from streamguard.core.dialect import Raw
 from streamguard.core.dialect.raw import RawEncoder
 from streamguard.core.errors import Failure, StreamGuardError, failure_from
@@ -237,8 +238,8 @@ class LineJudge:
     def _fail(self, error: Any) -> None:
         if self._error is None:
             detail = error if isinstance(error, dict) else {"message": error}
-            code = detail.get("code") or detail.get("type") or "upstream_error"
-            self._error = Failure(str(code), str(detail.get("message") or "the application sent an error"))
+            code = code_in(detail.get("code"), detail.get("type"))
+            self._error = Failure(code, str(detail.get("message") or "the application sent an error"))
 
 
 def _last_event(tail: bytes) -> str:

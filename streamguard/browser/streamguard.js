@@ -979,6 +979,7 @@ class AgUiBlocks {
 const failure = (code, message, retryable = false, resumable = false) => ({
   code: String(code), message: String(message), retryable: Boolean(retryable), resumable: Boolean(resumable),
 });
+const CODE = /^[\w.:/-]{1,64}$/;
 const unproven = (message, retryable = true) => failure("unproven_end", message, retryable);
 
 class Spoken {
@@ -1012,6 +1013,12 @@ class NativeReader extends Spoken {
   judge() {
     return null;
   }
+}
+
+/** The first of these that is a code: what else an error event holds there, a prompt say, is no name of a failure. */
+function codeIn(...values) {
+  const isCode = (value) => value && (typeof value === "string" || Number.isInteger(value)) && CODE.test(value);
+  return values.find(isCode) ?? "upstream_error";
 }
 
 /** How servers depart from their API: whether they send `[DONE]`. */
@@ -1096,9 +1103,7 @@ class ProviderReader extends Spoken {
   #fail(error) {
     if (this.error) return;
     const detail = isObject(error) ? error : { message: String(error) };
-    this.error = failure(
-      detail.code || detail.type || "upstream_error", detail.message || "the provider sent an error",
-    );
+    this.error = failure(codeIn(detail.code, detail.type), detail.message || "the provider sent an error");
   }
 
   #choices(payload) {

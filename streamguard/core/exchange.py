@@ -78,7 +78,8 @@ class RequestFacts:
 
         That asks past every cache, by its standard. Who reads event streams by `fetch` does not, and takes the end of a
         body for the end; a 204 it would take for a fault, and ask again for ever. Whoever sends our header verifies: it
-        needs the terminal, and a 204 in its place would be a truncation.
+        needs the terminal, and a 204 in its place would be a truncation. `sg=` in the address does not count: it is how
+        an EventSource negotiates, which can send no header, and which would come back for ever.
         """
         past_caches = "no-cache" in self.headers.get("cache-control", "").lower()
         return self.event_source and past_caches and "streamguard" not in self.headers

@@ -29,7 +29,8 @@ from typing import Any, Final, Literal
 
 import attrs
 
-from streamguard.core.arguments import shown
+from streamguard.core.arguments import is_number, shown
+from streamguard.core.codes import recorded
 from streamguard.observe.stream import Counts, Delivered, Outcome, Part, Passing, RequestLabels, Sampled, StreamDetails
 
 __all__ = [
@@ -249,8 +250,9 @@ class Closed:
 
     @property
     def cause(self) -> str:
-        """Why it ended: the failure's code. Empty for `complete`, and for a reader that was told its stream's end."""
-        return "" if self.outcome.failure is None else self.outcome.failure.code
+        """Why it ended: the failure's code, `own` for one of the application's that is a text. Empty for `complete`,
+        and for a reader that was told its stream's end."""
+        return "" if self.outcome.failure is None else recorded(self.outcome.failure.code)
 
 
 class Observer:
@@ -319,16 +321,17 @@ class Observers:
     """Several observers as one, each told of everything, in their order. Raises TypeError for a hook that is async."""
 
     def __init__(self, members: Iterable[Observer]) -> None:
-        self.members = tuple(dict.fromkeys(members))
+        self.members = tuple({id(each): each for each in members}.values())  # those that are equal are two
         self._hooks = {kind: self._those_of(name) for kind, name in _HOOKS.items()}
         self._attached, self._began, self._entered = map(self._those_of, ("attached", "began", "entered"))
         self._passing = self._those_of("passing")
-        self.every = min((each.every for each in self.members if each.every > 0), default=0)
-        self._told: set[Callable[[Any], object]] = set()  # hooks that raised, and were logged
+        self.every = min((each.every for each in self.members if is_number(each.every) and each.every > 0), default=0)
+        self._told: set[int] = set()  # which hooks raised, and were logged
 
     def _those_of(self, name: str) -> list[Callable[[Any], object]]:
         unused = getattr(Observer, name)
-        hooks = [getattr(each, name) for each in self.members if getattr(type(each), name) is not unused]
+        found = [getattr(each, name) for each in self.members]  # of the instance: it may have been set there
+        hooks = [hook for hook in found if getattr(hook, "__func__", None) is not unused]
         for hook in hooks:
             if inspect.iscoroutinefunction(hook):
                 raise TypeError(f"observe: {shown(hook)} is a coroutine function: write a plain `def`")
@@ -372,8 +375,8 @@ class Observers:
         except (KeyboardInterrupt, SystemExit):
             raise
         except BaseException:  # a cancellation that a hook makes up must not pass for the stream's own
-            if hook not in self._told:
-                self._told.add(hook)
+            if id(hook) not in self._told:
+                self._told.add(id(hook))
                 logger.exception("an observer raised, which is logged this once: %s", shown(hook))
         return None
 

@@ -5,6 +5,9 @@
 
 * Nothing is computed while nobody looks: `newest` makes a picture when it is asked, at most one a period, and all who
   look share it. How far a stream is, is asked of it then (`Opened.count`), so that no stream does anything for it.
+* It is made on an event loop, so it has a bound too: of very many streams it asks those that the last picture showed,
+  and the next ones in turn. The others count with what they said when they were asked last. Meanwhile streams begin and
+  end: the lock that they need is not held.
 * A picture comes whole, and as what is different from the one before it. Who missed one takes the newest whole: there
   is no queue, so a reader that is slow costs no memory.
 * What is kept is bounded: an entry for each open stream, the last records of abnormal ones, and counts. A picture has
@@ -20,14 +23,15 @@ import os
 import threading
 import time
 from bisect import bisect_left
-from collections import Counter, deque
+from collections import Counter, OrderedDict, deque
 from collections.abc import Callable, Mapping
+from itertools import islice
 from pathlib import Path
 from typing import Any, Final
 
 import attrs
 
-from streamguard.core.arguments import require_whole_number, shown
+from streamguard.core.arguments import one_line, require_whole_number, shown
 from streamguard.observe.hooks import (
     Acknowledged,
     Blocked,
@@ -61,6 +65,7 @@ HISTOGRAMS: Final = (
 
 _MIN_PASSWORD: Final = 16  # characters: it is asked for as often as somebody likes
 _LONG: Final = 80  # characters of what came with a request
+_LOOKS: Final = 1000  # streams that a picture asks in turn: all of 20,000 took a tenth of a second of the event loop
 _SLACK: Final = 0.25  # seconds by which two looks may disagree about one moment
 
 
@@ -117,10 +122,14 @@ class _Entry:
     resumed_at: int | None = None
     far: Counts = attrs.field(factory=Counts)
     rate: float = 0.0
+    summed: tuple[int, float] = (0, 0.0)  # items and rate, as far as they are in the sums
 
     def look(self, now: float) -> None:
         """Ask how far it is. A rate is that since the last look."""
-        far = self.count()
+        try:
+            far = self.count()
+        except Exception:  # the page is asked for most when something is wrong
+            far = self.far
         items = far.items - self.far.items
         self.rate = items / (now - self.at) if now > self.at else self.rate
         heard = now - far.waits if far.waits is not None else now if items else self.heard
@@ -142,6 +151,7 @@ class _Last:
 
     number: int = 0
     due: float = -math.inf
+    listed: list[StreamDetails] = attrs.field(factory=list)
     rows: dict[str, list[Any]] = attrs.field(factory=dict)
     records: int = 0
     histograms: dict[str, list[int]] = attrs.field(factory=dict)
@@ -179,9 +189,11 @@ class Live(Observer):
         self.period = period
         self._rows, self._clock = rows, clock
         self._lock = threading.Lock()
+        self._making = threading.Lock()  # of a picture; else two who look would make the same one
         self._wall = time.time() - clock()  # what makes seconds since 1970 of the clock
-        self._open: dict[StreamDetails, _Entry] = {}
-        self._ended_items = 0
+        self._open: OrderedDict[StreamDetails, _Entry] = OrderedDict()  # first who is to be asked next
+        self._items = 0  # of all that ended, and of those that are open when they were asked last
+        self._rate = 0.0
         self._records: deque[tuple[int, dict[str, Any]]] = deque(maxlen=abnormal)
         self._recorded = 0
         self._entries = 0
@@ -230,9 +242,9 @@ class Live(Observer):
 
     def closed(self, event: Closed) -> None:
         with self._lock:
-            self._open.pop(event.stream)
-            if event.stream.part != "reader":
-                self._ended_items += event.outcome.items
+            self._sum(self._open.pop(event.stream), event.outcome.items, 0.0)
+            if not self._open:
+                self._rate = 0.0  # which rounding may have left something of
         self._parts.tell(event)
 
     def _pass(self, event: Any) -> None:
@@ -263,7 +275,7 @@ class Live(Observer):
 
     def newest(self) -> Picture:
         """The picture of this period, which is made if nobody has asked for it yet."""
-        with self._lock:
+        with self._making:
             now, last = self._clock(), self._last
             if last.picture is None or now >= last.due:
                 last.picture = self._made(now)
@@ -272,17 +284,17 @@ class Live(Observer):
             return last.picture
 
     def _made(self, now: float) -> Picture:
-        last, entries = self._last, list(self._open.values())
-        for entry in entries:
-            entry.look(now)
-        listed = entries
+        last, entries = self._last, self._asked(now)
         if len(entries) > self._rows:
-            listed = sorted(sorted(entries, key=_heard)[: self._rows], key=_number)
-        rows = {str(entry.number): self._row(entry) for entry in listed}
-        records = [{"number": number, **record} for number, record in self._records]
+            entries = sorted(entries, key=_heard)[: self._rows]
+        entries.sort(key=_number)
+        rows = {str(entry.number): self._row(entry) for entry in entries}
+        with self._lock:
+            recorded, kept = self._recorded, list(self._records)
+        records = [{"number": number, **record} for number, record in kept]
         histograms = {name: list(counts) for name, counts in self._numbers.histograms.items()}
         before, last.number = last.rows, last.number + 1
-        common = {"number": last.number, "head": self._head(now, entries)}
+        common = {"number": last.number, "head": self._head(now, recorded)}
         bounds = {name: list(values) for name, values in self._numbers.bounds.items()}
         whole = {
             **common, "whole": True, "rows": rows, "gone": [], "records": records, "histograms": histograms,
@@ -296,8 +308,32 @@ class Live(Observer):
             "records": [record for record in records if record["number"] > last.records],
             "histograms": {name: each for name, each in histograms.items() if last.histograms.get(name) != each},
         }
-        last.rows, last.records, last.histograms = rows, self._recorded, histograms
+        last.listed = [entry.stream for entry in entries]  # no entry: it would keep a stream that has ended
+        last.rows, last.records, last.histograms = rows, recorded, histograms
         return Picture(last.number, whole, step)
+
+    def _asked(self, now: float) -> list[_Entry]:
+        """Those who were asked how far they are, and are still open."""
+        with self._lock:
+            turn = list(islice(self._open, _LOOKS))
+            for stream in turn:
+                self._open.move_to_end(stream)
+            streams = dict.fromkeys([*self._last.listed, *turn])
+            entries = [self._open[stream] for stream in streams if stream in self._open]
+        for entry in entries:
+            entry.look(now)
+        with self._lock:
+            entries = [entry for entry in entries if entry.stream in self._open]
+            for entry in entries:
+                self._sum(entry, entry.far.items, entry.rate)
+        return entries
+
+    def _sum(self, entry: _Entry, items: int, rate: float) -> None:
+        """Let a stream stand in the sums with so much. What a reader reads is counted where it is generated."""
+        if entry.stream.part != "reader":
+            self._items += items - entry.summed[0]
+            self._rate += rate - entry.summed[1]
+            entry.summed = items, rate
 
     def _row(self, entry: _Entry) -> list[Any]:
         """In the order in which the page shows it: what it is, then how it stands."""
@@ -310,9 +346,8 @@ class Live(Observer):
             far.sent, round(entry.blocked, 1), entry.acked, entry.resumed_at,
         ]  # fmt: skip
 
-    def _head(self, now: float, entries: list[_Entry]) -> dict[str, Any]:
+    def _head(self, now: float, recorded: int) -> dict[str, Any]:
         counts, around = self._numbers.counts, self._numbers.surroundings.look()
-        sourced = [entry for entry in entries if entry.stream.part != "reader"]
         return {
             "now": round(now + self._wall, 1),
             "open": dict(around.open),
@@ -322,8 +357,8 @@ class Live(Observer):
             "lag": around.lag,
             "log_latency": around.log_latency,
             "resident": around.resident,
-            "items": self._ended_items + sum(entry.far.items for entry in sourced),
-            "rate": round(sum(entry.rate for entry in sourced), 1),
+            "items": self._items,
+            "rate": round(max(0.0, self._rate), 1),
             "opened": counts["streams_opened_total"],
             "closed": dict(self._numbers.statuses),
             "refused": counts["requests_refused_total"],
@@ -331,7 +366,7 @@ class Live(Observer):
             "resumes": counts["resumes_total"],
             "takeovers": counts["takeovers_total"],
             "lost": counts["tokens_lost_total"],
-            "abnormal": self._recorded,
+            "abnormal": recorded,
         }
 
 
@@ -344,7 +379,7 @@ def _number(entry: _Entry) -> int:
 
 
 def _short(text: str | None) -> str | None:
-    return None if text is None else text[:_LONG]
+    return None if text is None else one_line(text[:_LONG])
 
 
 def _require_who(password: object, authorize: object) -> None:

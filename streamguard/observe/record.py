@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 import threading
 from collections.abc import Callable
 from datetime import datetime, timezone
@@ -20,6 +21,7 @@ from typing import Any, Final
 
 import attrs
 
+from streamguard.core.arguments import one_line
 from streamguard.observe.hooks import (
     AbortNotCarried,
     Acknowledged,
@@ -43,6 +45,7 @@ LOGGER: Final = "streamguard.abnormal"
 
 _logger = logging.getLogger(LOGGER)
 _LONG: Final = 200  # characters of a label that came with a request: more would be a way to fill a log
+_WORD: Final = re.compile(r"[\w.:/{}<>@+*~-]+", re.ASCII)  # what needs no quotes in a line
 _ORDERLY: Final = ("replaced", "rotate", "shutdown")  # of a reader that was sent elsewhere: nothing is amiss
 
 
@@ -99,7 +102,7 @@ class Record:
         head = f"stream {facts.pop('stream')} ({facts.pop('part')}) ended as {facts.pop('status')}"
         facts.pop("time")
         system = " ".join(f"{name}={value}" for name, value in facts.pop("system").items() if value is not None)
-        return f"{head}: {' '.join(f'{name}={value}' for name, value in facts.items())}; process: {system}"
+        return f"{head}: {' '.join(f'{name}={_field(value)}' for name, value in facts.items())}; process: {system}"
 
 
 @attrs.define
@@ -225,4 +228,9 @@ def _rounded(seconds: float) -> float:
 
 
 def _short(text: str | None) -> str | None:
-    return None if text is None else text[:_LONG]
+    return None if text is None else one_line(text[:_LONG])
+
+
+def _field(value: Any) -> Any:
+    """A value as a line has it. One that came with a request could otherwise end its field, and forge the next."""
+    return value if not isinstance(value, str) or _WORD.fullmatch(value) else json.dumps(one_line(value))

@@ -138,6 +138,8 @@ def make_outcome(
     try:
         ending, cursor = stage.ending, stage.cursor
         status = stage.status or status  # what the reader was told
+        if status == "complete":
+            failure = None  # it left behind the end that was made for it, which `delivered` says
         return Outcome(
             status,
             ending.finish_reason,

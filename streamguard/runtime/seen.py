@@ -13,6 +13,7 @@ from typing import Any, Final, Literal
 
 import attrs
 
+from streamguard.core.codes import recorded
 from streamguard.core.cursor import Cursor
 from streamguard.core.errors import Failure
 from streamguard.observe.hooks import (
@@ -224,7 +225,8 @@ class Seen(Unseen):
         self.attended(now)
         if self._stage.status is not None:
             failure = self._stage.ending.failure
-            self._tell(Terminal(self.stream, now, self._stage.status, "" if failure is None else failure.code))
+            cause = "" if failure is None else recorded(failure.code)
+            self._tell(Terminal(self.stream, now, self._stage.status, cause))
 
     def source_closed(self, since: float, *, abandoned: bool) -> None:
         if self.stream.part != "reader" and not self._abandoned:  # whose source is the log
@@ -259,7 +261,7 @@ class Seen(Unseen):
         if outcome.abandoned and not self._abandoned:
             self.source_closed(now, abandoned=True)
         if outcome.status in ("gone", "slow", "parted"):
-            self._tell(ReaderGone(stream, now, outcome.failure.code if outcome.failure else outcome.status))
+            self._tell(ReaderGone(stream, now, recorded(outcome.failure.code if outcome.failure else outcome.status)))
         elif aborted and stream.hop is not None:
             self._tell(AbortNotCarried(stream, now, stream.hop))
         lost = getattr(self._inner, "lost", 0) + self.missing()

@@ -19,6 +19,7 @@ from typing import Any, Final
 import attrs
 
 from streamguard.core.arguments import shown
+from streamguard.core.codes import code_in
 from streamguard.core.dialect.base import Reading
 from streamguard.core.dialect.blocks import as_mapping, as_text
 from streamguard.core.errors import Failure
@@ -57,7 +58,7 @@ class TextGenerationReader:
     def read(self, name: str | None, data: str) -> Reading | None:
         payload = _read(data)
         if error := payload.get("error"):
-            self.error = Failure(as_text(payload.get("error_type")) or "upstream_error", str(error))
+            self.error = Failure(code_in(payload.get("error_type")), str(error))
             return None
         if not data:
             return None

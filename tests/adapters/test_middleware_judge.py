@@ -75,6 +75,21 @@ def test_the_rules_hold_for_lines(rule: Any, lines: bytes, verdict: str) -> None
     assert judged(lines, [], end=rule).verdict == verdict
 
 
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (b'{"code": "oom", "type": "t"}', "oom"),
+        (b'{"code": {"prompt": "my diary"}, "type": "t"}', "t"),
+        (b'{"code": "my diary"}', "upstream_error"),
+        (b'"full"', "upstream_error"),
+    ],
+)
+def test_a_code_is_a_word_and_what_else_a_line_says_there_is_not_taken(error: bytes, code: str) -> None:
+    failure = judged(b'{"error": ' + error + b"}\n", []).failure
+    assert failure is not None
+    assert failure.code == code
+
+
 def test_a_line_that_nobody_could_read_is_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(middleware_judge, "MAX_FRAME", 100)
     judge = LineJudge(Raw(end="known"))

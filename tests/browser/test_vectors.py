@@ -11,7 +11,7 @@ import pytest
 
 from streamguard.core.cursor import cursor_zero
 from streamguard.core.negotiate import parse_answer
-from tests.browser.damage import cut_recordings, damaged, damaged_promise, in_json, in_python
+from tests.browser.damage import Damaged, cut_recordings, damaged, damaged_promise, in_json, in_python
 from tests.clients.lines import Script
 from tests.core.wire.streams import SID
 from tests.vectors.files import FOLDER, WIRES, changes, document, forms, outcome_of
@@ -38,6 +38,16 @@ def test_node_says_of_streams_with_several_faults_and_of_recordings_what_python_
     found = node.ask({"do": "verdicts", "with": [[in_json(stream) for stream in streams]]})
     for stream, said in zip(streams, found, strict=True):
         assert said == in_python(stream), stream
+
+
+def test_node_takes_for_a_code_what_python_does(node: Script) -> None:
+    codes = ['"a.B-1:/x"', '"my diary"', '{"prompt": "my diary"}', "429", "0", "4.5", "true", '"\\u001b"', '"x\\n"']
+    errors = [b'data: {"error": {"code": %b, "type": "t t"}}\n\n' % code.encode() for code in codes]
+    errors.append(b'data: {"error": {"code": [], "type": "t"}}\n\n')
+    streams = [Damaged(error, "sse", "openai") for error in errors]
+    found = node.ask({"do": "verdicts", "with": [[in_json(stream) for stream in streams]]})
+    assert found == [in_python(stream) for stream in streams]
+    assert {said[6] for said in found} == {"a.B-1:/x", "429", "t", "upstream_error"}
 
 
 def test_node_reads_in_a_header_what_python_reads(node: Script) -> None:

@@ -28,6 +28,11 @@ def refused(body: Any, dialect: str = "openai", method: str = "POST", query: str
         {"model": "m", "input": "hi"},
         {"text": "an application's own", "stream": False},
         {**CHAT, "metadata": {"quoted": '"stream": true'}},
+        {**CHAT, "stream": False, "metadata": {"stream": True}},
+        {**CHAT, "tools": [{"properties": {"stream": True}}]},
+        {**CHAT, "stream": False, "stream_options": {"include_usage": True}},
+        {**CHAT, "stream_options": None},
+        b'{"model": "m", "messages": [], "stream": true, "stream": false}',
     ],
 )
 def test_a_request_that_asks_for_no_stream_is_refused(body: dict[str, Any]) -> None:
@@ -39,6 +44,8 @@ def test_a_request_that_asks_for_no_stream_is_refused(body: dict[str, Any]) -> N
     [
         {**CHAT, "stream": True},
         {**CHAT, "stream": 1},
+        {**CHAT, "stream_options": {"include_usage": True}},
+        b'{"model": "m", "messages": [], "str\\u0065am": true}',
         {"messages": CHAT["messages"]},
         {"model": "m", "prompt": "hi"},
         {"text": "hi", "stream": None},
@@ -56,11 +63,31 @@ def test_what_asks_or_is_no_providers_request_is_not(body: Any) -> None:
 
 def test_nor_is_whoever_shows_in_a_header_that_events_are_wanted() -> None:
     assert refused(CHAT, accept="application/json, */*") is not None
+    assert refused(CHAT, accept="application/json, text/plain, text/event-streams; a=text/event-stream") is not None
     assert refused(CHAT, accept="text/event-stream") is None
+    assert refused(CHAT, accept="*/*, TEXT/Event-Stream;q=0.9") is None
+    assert refused(CHAT, accept="application/x-ndjson") is None
+    assert refused(CHAT, accept="application/vnd.streamguard.v1") is None
     assert refused(CHAT, streamguard="v=1") is None
     assert refused(CHAT, query="sg=v%3D1") is None
     assert refused(CHAT, last_event_id=f"{SID}.3.21.0badcafe") is None
     assert refused(CHAT, method="GET") is None
+
+
+@pytest.mark.parametrize(
+    ("content_type", "status"),
+    [
+        ("application/json", 400),
+        ("Application/JSON; charset=utf-8", 400),
+        ("application/vnd.api+json", 400),
+        ("", 400),
+        ("text/plain", None),
+        ("application/x-www-form-urlencoded", None),
+    ],
+)
+def test_a_body_that_is_said_to_be_no_json_is_no_providers_request(content_type: str, status: int | None) -> None:
+    answer = refused({**CHAT, "stream": False}, content_type=content_type)
+    assert (answer and answer.status) == status
 
 
 def test_each_provider_says_it_in_its_own_form() -> None:

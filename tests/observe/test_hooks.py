@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import dataclasses
 from contextvars import ContextVar, copy_context
 from typing import Any, get_args
+from unittest.mock import MagicMock
 
 import attrs
 import pytest
 
 from streamguard.core.cursor import Cursor
+from streamguard.core.errors import Failure
 from streamguard.observe.hooks import (
     Closed,
     Delivered,
@@ -65,6 +68,14 @@ def test_no_fact_is_guessed(missing: str) -> None:
 
 def test_delivery_has_three_answers() -> None:
     assert get_args(Delivered) == ("yes", "no", "unknown")
+
+
+@pytest.mark.parametrize(
+    ("code", "cause"), [("overloaded", "overloaded"), ("my diary: I am", "own"), ("a\nb", "own"), ("x" * 65, "own")]
+)
+def test_a_cause_is_a_code_and_no_text(code: str, cause: str) -> None:
+    outcome = Outcome(**{**FACTS, "status": "failed", "failure": Failure(code, "m")})
+    assert Closed(STREAM, 1.0, outcome).cause == cause
 
 
 # ---- observers ----------------------------------------------------------------------------------
@@ -130,6 +141,51 @@ def test_several_observers_are_told_in_their_order_and_one_that_is_given_twice_o
     one, two = Named("one"), Named("two")
     Observers([one, two, one]).tell(Opened(STREAM, 0.0))
     assert order == ["one", "two"]
+
+
+@pytest.mark.parametrize("define", [dataclasses.dataclass, attrs.define, attrs.frozen])
+def test_observers_that_are_equal_or_cannot_be_hashed_are_two(define: Any) -> None:
+    told: list[Any] = []
+
+    class Equal(Observer):
+        def opened(self, event: Opened) -> None:
+            told.append(self)
+            raise ValueError("which is logged by the hook")
+
+    kind = define(type("Kind", (Equal,), {"__annotations__": {"tag": str}, "tag": ""}))
+    one, two = kind(), kind()
+    assert one == two
+    observers = Observers([one, two, one])
+    observers.tell(Opened(STREAM, 0.0))
+    assert [id(each) for each in told] == [id(one), id(two)]
+
+
+def test_a_hook_may_be_set_on_an_observer() -> None:
+    class Set(Observer):
+        def __init__(self) -> None:
+            self.opened = told.append  # type: ignore[method-assign, assignment]
+
+    told: list[Any] = []
+    event = Opened(STREAM, 0.0)
+    Observers([Set()]).tell(event)
+    assert told == [event]
+
+
+def test_a_mock_of_an_observer_is_one() -> None:
+    mock = MagicMock(spec=Observer)
+    observers = observers_of(mock)
+    assert observers is not None
+    observers.tell(Opened(STREAM, 0.0))
+    assert [called[0] for called in mock.method_calls] == ["opened"]
+    assert (observers.every, observers.began(STREAM.labels)) == (0, None)
+
+
+def test_a_hook_that_is_set_is_refused_too_where_it_would_be_awaited() -> None:
+    async def later(event: Opened) -> None:
+        raise AssertionError
+
+    with pytest.raises(TypeError, match="is a coroutine function"):
+        observers_of(MagicMock(spec=Observer, opened=later))
 
 
 def test_what_ends_the_program_passes() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from collections import Counter
 from collections.abc import Iterator
 from typing import Any
@@ -203,6 +204,72 @@ def test_a_picture_shows_so_many_streams_first_those_not_heard_of_for_longest_in
     whole = live.newest().whole
     assert [record["number"] for record in whole["records"]] == [7, 8]
     assert (whole["head"]["abnormal"], rows(whole)) == (8, [])
+
+
+def test_a_picture_asks_so_many_streams_however_many_are_open_and_all_of_them_in_turn(
+    clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("streamguard.observe.live._LOOKS", 5)
+    live = Live(password="p" * 16, rows=3, clock=clock)
+    asked: list[int] = []
+    streams = [Stream(live, "reader" if number == 0 else "direct", request_id=str(number)) for number in range(20)]
+    for number, stream in enumerate(streams):
+        entry = live._open[stream.details]
+        entry.count = lambda stream=stream, number=number: (asked.append(number), stream.far)[1]  # type: ignore[misc]
+    for turn in range(8):
+        for number, stream in enumerate(streams):
+            stream.goes(2, waits=float(turn) if number in (2, 11, 17) else 0.0)
+        asked.clear()
+        clock.now += 1
+        whole = live.newest().whole
+        assert len(asked) == len(set(asked)) <= 5 + 3
+    assert [row[3] for row in rows(whole)] == ["2", "11", "17"]
+    assert [row[ITEMS] for row in rows(whole)] == [16] * 3  # what is shown is asked each time
+    assert whole["head"]["open"] == {"direct": 19, "producer": 0, "reader": 1}
+    assert 19 * 8 <= whole["head"]["items"] <= 19 * 16
+    assert whole["head"]["rate"] == 38.0
+    for stream in streams[:10]:
+        stream.ends()
+    for _ in range(4):
+        clock.now += 1
+        whole = live.newest().whole
+    assert (whole["head"]["items"], whole["head"]["rate"]) == (19 * 16, 0.0)
+    for stream in streams[10:]:
+        stream.ends()
+    clock.now += 1
+    whole = live.newest().whole
+    assert (whole["head"]["items"], whole["head"]["rate"], rows(whole)) == (19 * 16, 0.0, [])
+
+
+def test_a_stream_may_open_and_close_while_another_is_asked(live: Live, clock: Clock) -> None:
+    first, ending = Stream(live), Stream(live)
+    ending.goes(5)
+
+    def count() -> Counts:
+        thread = threading.Thread(target=lambda: (Stream(live), ending.ends()))
+        thread.start()
+        thread.join(5)
+        assert not thread.is_alive()
+        return Counts(1)
+
+    live._open[first.details].count = count
+    whole = live.newest().whole
+    assert (list(whole["rows"]), whole["head"]["items"]) == (["1"], 6)
+
+
+def test_a_stream_that_cannot_say_how_far_it_is_takes_nothing_from_the_others(live: Live, clock: Clock) -> None:
+    broken, other = Stream(live), Stream(live)
+    for stream in (broken, other):
+        stream.goes(1)
+    live.newest()
+
+    def count() -> Counts:
+        raise RuntimeError
+
+    live._open[broken.details].count = count
+    other.goes(1)
+    clock.now += 1
+    assert [row[ITEMS] for row in rows(live.newest().whole)] == [1, 2]
 
 
 def strings(value: Any) -> Iterator[str]:

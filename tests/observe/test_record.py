@@ -81,6 +81,26 @@ def test_a_record_says_when_how_far_and_in_what_surroundings() -> None:
         assert SECRET not in text
 
 
+def test_nothing_that_came_with_a_request_or_from_an_application_forges_a_field_or_a_line() -> None:
+    async def failing(mixed: Mixed) -> None:
+        async def source() -> AsyncIterator[str]:
+            yield "words"
+            raise SourceFailed(f"{SECRET}\x1b[31m\n", "m")
+
+        request = Request(x_request_id='r1 delivered=yes; process: "\x9b31m\x85forged')
+        request.scope["route"] = attrs.make_class("Route", {"path": attrs.field()})("/a b\u2028c")
+        await request.at(mixed.answer(source))
+
+    (record,) = recorded(failing)
+    assert record.cause == "own"
+    assert record.request_id == 'r1 delivered=yes; process: "Â\\x9b31mÂ\\x85forged'  # its bytes, as HTTP has them
+    line = str(record)
+    assert SECRET not in line
+    assert line.isprintable()
+    shown = r'"r1 delivered=yes; process: \"\u00c2\\x9b31m\u00c2\\x85forged"'
+    assert rf' request_id={shown} route="/a b\\u2028c"; process: ' in line
+
+
 def test_no_record_holds_an_id_that_grants_access() -> None:
     ids: list[str] = []
 

@@ -7,6 +7,7 @@ import socket
 import sys
 import threading
 from collections.abc import Iterator, Mapping
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +31,7 @@ from streamguard.observe.prometheus import Prometheus
 from streamguard.observe.record import Record, Recorder
 from streamguard.proxy import telemetry
 from streamguard.proxy.app import proxy_app
-from streamguard.proxy.scraped import Scraped
+from streamguard.proxy.scraped import AT_ONCE, Scraped
 from streamguard.proxy.upstream import Upstream
 from tests.adapters.logged_apps import wait_until
 from tests.adapters.middleware_apps import DONE, chunk
@@ -339,6 +340,29 @@ def test_the_address_of_metrics_answers_for_nothing_else(scraped: tuple[str, dic
     for path in ("/", "/metrics/", "/streams", "/a"):
         assert http.get(url + path).status_code == 404
     assert http.post(f"{url}/metrics").status_code == 501
+
+
+def test_so_many_are_served_at_once_and_more_are_told_and_places_come_back(
+    scraped: tuple[str, dict[str, bytes]],
+) -> None:
+    url, pages = scraped
+    pages["page"] = b"one 1\n"
+    at = ("127.0.0.1", int(url.rpartition(":")[2]))
+    with ExitStack() as connected:
+        for _ in range(AT_ONCE):
+            connected.enter_context(socket.create_connection(at, DEADLINE))
+        for _ in range(3):  # accepted behind those, which have all the places
+            more = connected.enter_context(socket.create_connection(at, DEADLINE))
+            with more.makefile("rb") as answer:
+                assert answer.readline() == b"HTTP/1.1 503 Service Unavailable\r\n"
+    wait_until(lambda: _gives(f"{url}/metrics", pages["page"]))
+
+
+def _gives(url: str, page: bytes) -> bool:
+    try:
+        return http.get(url).content == page
+    except httpx.TransportError:  # it was told that there is no place
+        return False
 
 
 def test_a_page_that_cannot_be_made_is_told_in_the_log(

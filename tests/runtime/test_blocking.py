@@ -13,7 +13,7 @@ from streamguard.core.errors import Failure, SourceFailed
 from streamguard.core.flush import EveryTokens, Immediate, Within
 from streamguard.core.receipt import Verdict
 from streamguard.core.verify import StreamVerifier
-from streamguard.observe.hooks import Blocked, Outcome, observers_of
+from streamguard.observe.hooks import Blocked, Closed, Outcome, ReaderGone, observers_of
 from streamguard.runtime.blocking import LOOK, BlockingDriver, BodyAborted
 from streamguard.runtime.blocking_source import Quiet
 from streamguard.runtime.drain import Drain
@@ -332,6 +332,24 @@ def test_a_body_that_is_closed_where_a_write_failed_is_gone_or_slow_by_how_long_
         play.driver.close()
         assert [end.status for end in play.ends] == [status]
         assert play.source.limits == [5.0]
+
+
+@pytest.mark.parametrize("seconds", [1.0, 30.0], ids=["gone", "slow"])
+def test_a_whole_stream_whose_terminal_was_not_taken_is_complete_without_a_cause_and_not_delivered(
+    seconds: float,
+) -> None:
+    noted = Noted()
+    play = played("one", write=30.0, observe=noted)
+    parts = iter(play.driver)
+    while b"event: end" not in next(parts):
+        pass
+    play.source.now.time += seconds
+    play.driver.close()
+    (outcome,) = play.ends
+    assert (outcome.status, outcome.failure, outcome.delivered) == ("complete", None, "no")
+    (closed,) = [event for event in noted.events if isinstance(event, Closed)]
+    assert (closed.cause, closed.whole) == ("", False)
+    assert not [event for event in noted.events if isinstance(event, ReaderGone)]
 
 
 def test_a_signal_that_raises_in_the_thread_ends_its_stream_in_order_and_is_raised_behind_it() -> None:

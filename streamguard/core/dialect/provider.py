@@ -18,6 +18,7 @@ from typing import Any, Final, Literal, TypeAlias
 
 import attrs
 
+from streamguard.core.codes import code_in
 from streamguard.core.dialect.assembly import MAX_CHOICES, ProviderBlocks
 from streamguard.core.dialect.base import Reading
 from streamguard.core.dialect.blocks import as_mapping
@@ -177,8 +178,8 @@ class ProviderStream:
     def _fail(self, error: object) -> None:
         if self.error is None:
             detail = error if isinstance(error, Mapping) else {"message": str(error)}
-            code = detail.get("code") or detail.get("type") or "upstream_error"
-            self.error = Failure(str(code), str(detail.get("message") or "the provider sent an error"))
+            code = code_in(detail.get("code"), detail.get("type"))
+            self.error = Failure(code, str(detail.get("message") or "the provider sent an error"))
 
     def _error_in(self, name: str | None, payload: Mapping[str, Any]) -> object | None:
         """The error that an event reports, in any of the forms in use, or None."""

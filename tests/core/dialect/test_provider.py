@@ -270,6 +270,8 @@ class TestErrors:
             (("error", "[1]"), Failure("upstream_error", "[1]")),
             ((None, {"error": {"message": "died", "type": "server_error"}}), Failure("server_error", "died")),
             ((None, {"error": {"code": "x"}}), Failure("x", "the provider sent an error")),
+            ((None, {"error": {"code": {"prompt": "my diary"}, "message": "m"}}), Failure("upstream_error", "m")),
+            ((None, {"error": {"code": "a\nforged line", "type": "t", "message": "m"}}), Failure("t", "m")),
             ((None, {"error": "overloaded"}), Failure("upstream_error", "overloaded")),
             ((None, chunk("a", error={"message": "died"})), Failure("upstream_error", "died")),
             ((None, {"type": "error", "code": "c", "message": "m"}), Failure("c", "m")),
