@@ -21,6 +21,7 @@ import attrs
 from streamguard.core.dialect.base import Payload, Reading
 from streamguard.core.dialect.blocks import (
     Pieces,
+    as_key,
     as_mapping,
     as_text,
     call_read,
@@ -244,9 +245,9 @@ class UiReader:
         elif kind == "tool-output-error":
             return (Block("tool_result", {"id": id, "content": as_text(chunk.get("errorText")), "is_error": True}),)
         elif kind == "reasoning-delta":
-            self._held.setdefault(("reasoning", chunk.get("id")), Pieces()).add(as_text(chunk.get("delta")))
+            self._held.setdefault(("reasoning", as_key(chunk.get("id"))), Pieces()).add(as_text(chunk.get("delta")))
         elif kind == "reasoning-end":
-            return (Block("reasoning", {"text": str(self._held.pop(("reasoning", chunk.get("id")), Pieces()))}),)
+            return (Block("reasoning", {"text": str(self._held.pop(("reasoning", as_key(chunk.get("id"))), Pieces()))}),)
         elif kind == "file":
             return (_file(chunk),)
         elif kind.startswith("data-"):
