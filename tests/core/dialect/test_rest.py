@@ -62,6 +62,7 @@ class TestChat:
         call = chunk("tool_calls", piece(ARGUMENTS))
         assert blocks(call, chunk(None, piece(ARGUMENTS)), "[DONE]") == [CALL]
         assert blocks(call, chunk(None, piece("{}")), "[DONE]") == [CALL, invalid("{}")]
+        assert blocks(call, chunk("tool_calls"), chunk(None, piece(ARGUMENTS)), "[DONE]") == [CALL]
 
     def test_a_choice_without_a_reason_and_reasoning_and_refusals_behind_one(self) -> None:
         other = {"choices": [{"index": 1, "delta": {"tool_calls": [piece("")]}}]}
