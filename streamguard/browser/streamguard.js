@@ -106,6 +106,21 @@ function parsed(text) {
   }
 }
 
+const NOT_A_NUMBER = "\0NaN";
+const INSTEAD = { NaN: JSON.stringify(NOT_A_NUMBER), Infinity: "1e999", "-Infinity": "-1e999" };
+
+/** The same of a server's event. Some write NaN and Infinity, which is no JSON: the text beside them would be lost. */
+function parsedEvent(text) {
+  const value = parsed(text);
+  if (value !== undefined || !/NaN|Infinity/.test(text)) return value;
+  const json = text.replace(/"[^"\\]*(?:\\.[^"\\]*)*"|-?Infinity|NaN/g, (found) => INSTEAD[found] ?? found);
+  try {
+    return JSON.parse(json, (key, part) => (part === NOT_A_NUMBER ? NaN : part));
+  } catch {
+    return undefined;
+  }
+}
+
 // ---- errors ---------------------------------------------------------------------------------------------------
 
 /** What all errors of this module are, save those of `fetch` itself and what an AbortSignal says. */
@@ -751,7 +766,10 @@ class Arguments extends Pieces {
 const requireRoom = (size, what) => {
   if (size >= MAX_CHOICES) throw new RangeError(`more than ${MAX_CHOICES} ${what} at once`);
 };
-const jsonText = (value) => (typeof value === "string" ? value : withLineEnds(JSON.stringify(value ?? null)));
+const finite = (key, value) => {
+  if (typeof value === "number" && !Number.isFinite(value)) throw new RangeError("JSON has no form for it");
+  return value;
+};
 const without = (fields) => Object.fromEntries(Object.entries(fields).filter(([key]) => key !== "type"));
 
 /** The same JSON, in whatever order. */
@@ -768,6 +786,18 @@ function callRead(id, name, told, { cut = false, choice = 0 } = {}) {
   const text = cut ? told : told || "{}";
   const type = areArguments(text) ? "tool_call" : "invalid_tool_call";
   return { type, id, name, arguments: text, ...(choice && { choice }) };
+}
+
+/** The same of a call whose arguments came as JSON instead of text. NaN, which some servers write, has no form in it, and
+ * no call is run with something else instead. */
+function callGiven(id, name, input, more = {}) {
+  let text;
+  try {
+    text = withLineEnds(JSON.stringify(input ?? null, finite));
+  } catch {
+    return callRead(id, name, "", { cut: true });
+  }
+  return callRead(id, name, text, more);
 }
 
 /** A call that must not be run. */
@@ -930,9 +960,10 @@ class AnthropicBlocks {
   #made({ start, pieces: { text: pieces }, signature }, cut = false) {
     const type = asText(start.type);
     if (type === "tool_use") {
+      const [id, name, told] = [asText(start.id), asText(start.name), start.input];
       // Some give the input whole at the start.
-      const told = pieces || jsonText(says(start.input) ? start.input : "");
-      return callRead(asText(start.id), asText(start.name), told, { cut });
+      if (says(told) && !pieces && typeof told !== "string") return callGiven(id, name, told, { cut });
+      return callRead(id, name, pieces || asText(told), { cut });
     }
     if (type === "thinking") {
       const signed = signature.text || asText(start.signature);
@@ -1102,10 +1133,11 @@ class UiBlocks {
   /** A call whose input is there: as its pieces had it, if they say the same. */
   #call(kind, id, { toolName, input = null }) {
     this.#names.delete(id);
-    const call = callRead(id, asText(toolName), this.#input.take(id) || jsonText(input));
+    const [name, given] = [asText(toolName), this.#input.take(id) || asText(input)];
+    const call = given ? callRead(id, name, given) : callGiven(id, name, input);
     if (kind === "tool-input-error") return { ...call, type: "invalid_tool_call" };
     if (call.type === "tool_call" && equal(parsed(call.arguments), input)) return call;
-    return callRead(id, call.name, withLineEnds(JSON.stringify(input)));
+    return callGiven(id, name, input);
   }
 }
 
@@ -1258,7 +1290,7 @@ class ProviderReader extends Spoken {
       return { item: null, text: "" };
     }
     this.#strange ||= this.#api === null;
-    const payload = parsed(data);
+    const payload = parsedEvent(data);
     if (!isObject(payload)) {
       // A chat chunk is an object; a bare string between them is a gateway's error message.
       const isError = name === "error" || (typeof payload === "string" && ["chat", "completions"].includes(this.#api));
@@ -1427,7 +1459,7 @@ class UiReader extends Spoken {
       this.#done = true;
       return { item: null, text: "" };
     }
-    const chunk = asObject(parsed(data));
+    const chunk = asObject(parsedEvent(data));
     if (chunk.type === "error") {
       this.error ??= failure("upstream_error", asText(chunk.errorText) || "the stream has an error");
     } else if (chunk.type === "abort") {
@@ -1467,7 +1499,7 @@ class AgUiReader extends Spoken {
   read(name, data) {
     if (!data) return null;
     this.#overrun ||= this.#done;
-    const event = asObject(parsed(data));
+    const event = asObject(parsedEvent(data));
     const isText = event.type === "TEXT_MESSAGE_CONTENT" || event.type === "TEXT_MESSAGE_CHUNK";
     if (event.type === "RUN_ERROR") {
       this.error ??= failure(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable, Iterator
 from random import Random
 from typing import Any
@@ -70,6 +71,7 @@ def test_what_languages_read_otherwise_is_the_same_call_in_both(node: Lines) -> 
         *(begun(one, other, **use) for one in indices for other in indices),
         *(begun(0, type=kind) for kind in (None, 1.0, True, ["text"], "own")),
         *([{"type": "response.output_item.done", "item": {"type": kind, "a": 1}}] for kind in (None, 1.0, True, {})),
+        *(begun(0, input={"a": number}, **use) for number in (math.nan, math.inf)),
         begun(0, input={"a": ["\u2028", True]}, **use), begun(0, input=[1], **use), begun(0, input=0.0, **use),
     ]  # fmt: skip
     streams = [Damaged(sse(one), "sse", Raw(end="asgi")) for one in events]
@@ -82,6 +84,16 @@ def test_what_languages_read_otherwise_is_the_same_call_in_both(node: Lines) -> 
     found = node.ask({"do": "verdicts", "with": [[in_json(stream) for stream in streams]]})
     for stream, said in zip(streams, found, strict=True):
         assert said[-1] == in_python(stream)[-1], stream.data.decode()[:300]
+
+
+def test_a_server_that_writes_nan_loses_no_text(node: Lines) -> None:
+    events = [chat([], content='"NaN" ', logprobs=number) for number in (math.nan, -math.inf)]
+    streams = [Damaged(sse([*events, *ENDS["openai"]], b""), "sse", "openai")]
+    events = [{"type": "text-delta", "delta": "NaN ", "n": math.inf}, *ENDS["ui"]]
+    streams.append(Damaged(sse(events, b""), "sse", "ui"))
+    found = node.ask({"do": "verdicts", "with": [[in_json(stream) for stream in streams]]})
+    assert found == [in_python(stream) for stream in streams]
+    assert [said[3] for said in found] == ['"NaN" "NaN" ', "NaN "]
 
 
 def test_more_at_once_than_any_writer_sends_is_refused_as_in_python(node: Lines) -> None:

@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence, Sized
 from typing import Any, Final
 
-from streamguard.core.dialect.blocks import Pieces, as_index, as_key, as_mapping, as_text, call_read, json_text
+from streamguard.core.dialect.blocks import Pieces, as_index, as_key, as_mapping, as_text, call_given, call_read
 from streamguard.core.items import BROKEN, Block
 
 __all__ = ["MAX_CHOICES", "AnthropicBlocks", "ChatBlocks", "ProviderBlocks", "ResponsesBlocks"]
@@ -182,7 +182,7 @@ class AnthropicBlocks:
     """The content blocks of Anthropic's events, each at its stop."""
 
     def __init__(self) -> None:
-        self._open: dict[int | str | None, tuple[Mapping[str, Any], Pieces, Pieces]] = {}  # its start, pieces, signature
+        self._open: dict[int | str | None, tuple[Mapping[str, Any], Pieces, Pieces]] = {}  # start, pieces, signature
 
     def take(self, kind: str, payload: Mapping[str, Any]) -> Blocks:
         index = as_key(payload.get("index"))
@@ -215,8 +215,10 @@ def _content_block(start: Mapping[str, Any], pieces: Pieces, signature: Pieces, 
     fields = {key: value for key, value in start.items() if key != "type"}
     kind = as_text(start.get("type"))
     if kind == "tool_use":
-        arguments = str(pieces) or json_text(fields.get("input") or "")  # some give it whole at the start
-        return call_read(as_text(fields.get("id")), as_text(fields.get("name")), arguments, cut=cut)
+        id, name, told = as_text(fields.get("id")), as_text(fields.get("name")), fields.get("input")
+        if told and not (pieces or isinstance(told, str)):  # some give it whole at the start
+            return call_given(id, name, told, cut=cut)
+        return call_read(id, name, str(pieces) or as_text(told), cut=cut)
     if kind == "thinking":
         signed = str(signature) or as_text(fields.get("signature"))
         return Block("reasoning", {"text": str(pieces), **({"signature": signed} if signed else {})})

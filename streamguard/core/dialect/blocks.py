@@ -20,7 +20,7 @@ import re
 from collections.abc import Mapping
 from typing import Any, Final
 
-from streamguard.core.errors import UnsupportedItem
+from streamguard.core.errors import NotSerialisable, UnsupportedItem
 from streamguard.core.items import Block
 from streamguard.core.jsontext import dumps, object_in
 
@@ -34,6 +34,7 @@ __all__ = [
     "as_mapping",
     "as_text",
     "awaited",
+    "call_given",
     "call_read",
     "call_written",
     "image_url",
@@ -58,7 +59,7 @@ def as_text(value: object) -> str:
 
 
 def as_index(value: object) -> int | None:
-    """`value` if it is a whole number, else none: `true` is no number, and `1.0` is 1 in languages with one kind of them."""
+    """`value` if it is a whole number, else none: `true` is no number, and `1.0` is 1 where all are of one kind."""
     if isinstance(value, int):
         return None if isinstance(value, bool) else value
     return int(value) if isinstance(value, float) and value.is_integer() else None
@@ -145,6 +146,15 @@ def call_read(id: str, name: str, arguments: str, *, cut: bool = False, choice: 
     if choice:
         fields["choice"] = choice
     return Block("tool_call" if _are_arguments(text) else "invalid_tool_call", fields)
+
+
+def call_given(id: str, name: str, input: object, *, cut: bool = False) -> Block:
+    """The same of a call whose arguments came as JSON instead of text. NaN, which some servers write, has no form
+    in it, and no call is run with something else instead."""
+    try:
+        return call_read(id, name, dumps(input).decode(), cut=cut)
+    except NotSerialisable:
+        return call_read(id, name, "", cut=True)
 
 
 def as_call(block: Block) -> Block:
