@@ -63,7 +63,7 @@ def test_what_languages_read_otherwise_is_the_same_call_in_both(node: Lines) -> 
         f'{{"a":"{"1" * 5000}{"[" * 300}\\"{"{" * 300}"}}', f'{{"a":1.{"1" * 5000}}}', f'{{"a":1e-{"1" * 5000}}}',
         '{"a":1e999}', '{"a":1,"a":2}', '{"a":-Infinity}', '\u00a0{}', '\ufeff{}', '{}\x1c',
     ]  # fmt: skip
-    indices = (1, 1.0, True, False, None, "1", "a", -1, 2.5, [1], {})
+    indices: tuple[Any, ...] = (1, 1.0, True, False, None, "1", "a", -1, 2.5, [1], {})
     events = [
         *([chat([called(text)], "stop")] for text in extremes),
         *([chat([called("{}")], "stop", index)] for index in indices),
