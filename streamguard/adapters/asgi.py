@@ -53,7 +53,7 @@ from streamguard.core.framing import FramedEncoder
 from streamguard.core.guard import CompletionGuard
 from streamguard.core.pipeline import Pipeline
 from streamguard.core.wire import Wire
-from streamguard.observe.hooks import Outcome
+from streamguard.observe.hooks import Observers, Outcome
 from streamguard.runtime.compressed import CompressedStage
 from streamguard.runtime.direct import DirectDriver
 from streamguard.runtime.sink import Stage
@@ -163,7 +163,7 @@ class GuardedAnswer:
             self.let_go()
 
     def _refused(self, scope: Scope, receive: Receive, send: Send, facts: RequestFacts) -> Refusal | None:
-        refused = refuse_early(self.options, scope, receive, send, facts) or refusal(facts)
+        refused = refuse_early(self.options, scope, receive, send, facts, self.options.observe) or refusal(facts)
         if refused is None and facts.method != "HEAD" and not drain_of(scope).ready:
             return come_back(facts, *GOING_AWAY)
         return refused or self.refused
@@ -298,9 +298,15 @@ async def answer_whole(stream: Callable[[Send], Awaitable[Ended]], scope: Scope,
 
 
 def refuse_early(
-    options: AnswerOptions, scope: Scope, receive: Receive, send: Send, facts: RequestFacts
+    options: AnswerOptions,
+    scope: Scope,
+    receive: Receive,
+    send: Send,
+    facts: RequestFacts,
+    observers: Observers | None,
 ) -> Refusal | None:
-    """Why no stream may be served here at all, or None. Raises UnsealedResponse."""
+    """Why no stream may be served here at all, or None. Raises UnsealedResponse, of which `observers` are told: it has
+    an answer that others make."""
     if options.unsealed == "refuse":
         try:
             require_seal(scope, receive, send)
@@ -308,8 +314,12 @@ def refuse_early(
             # The exception alone may never be seen: an older BaseHTTPMiddleware swallows what a mounted
             # application raises after it has answered with 500.
             logger.error("%s", exc)
+            tell_refused(observers, _UNSEALED, facts, scope)
             raise
     return refuse_http10(options, facts)
+
+
+_UNSEALED: Final = Refusal(500, [], code="unsealed")  # as whoever catches the exception answers
 
 
 def refuse_http10(options: AnswerOptions, facts: RequestFacts) -> Refusal | None:

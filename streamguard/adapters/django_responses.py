@@ -23,6 +23,7 @@ from streamguard.adapters.reading import ROOT
 from streamguard.adapters.seal import Scope, is_aborted, mark_aborted, mark_guarded
 from streamguard.adapters.shutdown import GOING_AWAY, drain_of
 from streamguard.adapters.threaded import REQUEST
+from streamguard.adapters.watching import tell_refused
 from streamguard.core.arguments import shown
 from streamguard.core.cursor import cursor_zero, new_sid
 from streamguard.core.errors import Failure
@@ -128,10 +129,11 @@ def _settled(answer: GuardedAnswer, request: Any) -> LoopHead:
     if options.limits is not None or options.timing.peek or options.http10 == "buffer":
         raise ValueError("under ASGI limits, Timing(peek=…) and http10='buffer' need a view under @guarded")
     facts = request_facts(scope)
-    refused = refuse_early(options, scope, _unasked, _unasked, facts) or refusal(facts)
+    refused = refuse_early(options, scope, _unasked, _unasked, facts, options.observe) or refusal(facts)
     if refused is None and facts.method != "HEAD" and not drain_of(scope).ready:
         refused = come_back(facts, *GOING_AWAY)
     if refused is not None:
+        tell_refused(options.observe, refused, facts, scope)
         return LoopHead(refused.status, list(refused.headers), LoopBody(_refused(refused, answer, scope)))
     zero = None
     if facts.method != "HEAD":

@@ -212,7 +212,7 @@ class Endpoints:
 
     async def _read(self, reading: Reading, tail: str, principal: str) -> None:
         facts = reading.facts
-        refused = refuse_early(self.options, reading.scope, reading.receive, reading.send, facts)
+        refused = refuse_early(self.options, reading.scope, reading.receive, reading.send, facts, self.guard.observe)
         if refused is not None:
             raise _Refused(refused)
         sid = tail or facts.headers.get("streamguard-stream")

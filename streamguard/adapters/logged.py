@@ -280,7 +280,7 @@ class LoggedAnswer:
 
     async def _answer(self, reading: Reading) -> None:
         facts, scope = reading.facts, reading.scope
-        refused = refuse_early(self.options, scope, reading.receive, reading.send, facts)
+        refused = refuse_early(self.options, scope, reading.receive, reading.send, facts, self.guard.observe)
         if refused is not None:
             await reading.refuse(refused)
             return

@@ -58,7 +58,7 @@ class ReconnectAnswer:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         reading = Reading(self.guard, self.options, scope, receive, send)
         facts = reading.facts
-        refused = refuse_early(self.options, scope, receive, send, facts)
+        refused = refuse_early(self.options, scope, receive, send, facts, self.guard.observe)
         if refused is None and facts.method not in ("GET", "HEAD"):
             refused = _READS_ONLY
         if refused is not None:

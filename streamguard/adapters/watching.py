@@ -8,29 +8,35 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from streamguard.adapters.seal import Receive, Scope, Send, is_sealed
+from streamguard.core.arguments import one_line
 from streamguard.core.exchange import Refusal, RequestFacts
 from streamguard.observe.hooks import Observers, Refused, RequestLabels
 from streamguard.runtime.seen import UNSEEN, Unseen, labels_of, seen_by
 from streamguard.runtime.sink import Stage
 from streamguard.runtime.timing import Timing
 
-__all__ = ["asked_of", "hop_of", "request_labels", "tell_refused", "watched"]
+__all__ = ["BY_PATH", "asked_of", "hop_of", "request_labels", "tell_refused", "watched"]
 
+BY_PATH: Final = "streamguard.by_path"  # set in a scope: who serves it has no routes, and names requests by paths
 _LONGEST: Final = 200  # characters of a path that are logged
 _SID: Final = re.compile(r"(?<=/)[A-Za-z0-9_-]{22}(?![^/])")  # a segment of a path that is as long as one
 
 
 def request_labels(facts: RequestFacts, scope: Mapping[str, Any]) -> RequestLabels:
     """What a request is called. The route is told where the framework tells it as the application wrote it: an address
-    may hold names."""
-    return labels_of(facts.headers, _route(scope))
+    may hold names. The path is told by who has no routes (BY_PATH)."""
+    return labels_of(facts.headers, _route(scope), _path(facts) if scope.get(BY_PATH) else None)
 
 
 def asked_of(facts: RequestFacts, scope: Mapping[str, Any]) -> str:
     """What was asked for, for the log of the process: the method, and the route where the framework tells it, else the
     path. Without the query, which may hold anything, and without a stream's id, which grants access to it."""
-    path = _route(scope) or facts.path[:_LONGEST]
-    return f"{facts.method} {_SID.sub('…', path)}"
+    route = _route(scope)
+    return f"{facts.method} {_path(facts) if route is None else _SID.sub('…', route)}"
+
+
+def _path(facts: RequestFacts) -> str:
+    return one_line(_SID.sub("…", facts.path))[:_LONGEST]  # a path may have line ends in it
 
 
 def _route(scope: Mapping[str, Any]) -> str | None:

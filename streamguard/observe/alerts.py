@@ -30,6 +30,7 @@ class Alert:
 
 _ENDED: Final = 'streamguard_streams_closed_total{part!="reader"}'
 _ABNORMAL: Final = 'streamguard_streams_closed_total{part!="reader",status=~"failed|stalled|slow|shutdown"}'
+_REFUSED: Final = 'streamguard_requests_refused_total{why=~"%s"}'
 
 ALERTS: Final = (
     Alert(
@@ -68,11 +69,12 @@ ALERTS: Final = (
     Alert(
         "StreamguardUndelivered",
         "sum(rate(streamguard_items_undelivered_total[30m])) "
-        '/ sum(rate(streamguard_items_total{part="direct"}[30m])) > 0.2',
+        "/ sum(rate(streamguard_items_total[30m])) > 0.2",
         "15m",
         "warning",
         "A fifth of what is generated is for readers who leave",
-        "Make the streams resumable, or look for a proxy that cuts them: streamguard check.",
+        "Make the streams resumable, or look for a proxy that cuts them: streamguard check. Of streams in a log only "
+        "those count that were ended because nobody came back: one that runs to its end unread is not known as such.",
     ),
     Alert(
         "StreamguardTakeovers",
@@ -93,11 +95,22 @@ ALERTS: Final = (
     ),
     Alert(
         "StreamguardRefusals",
-        'sum(increase(streamguard_requests_refused_total{why=~"full|waited_too_long|log_unavailable"}[10m])) > 10',
+        f"sum(increase({_REFUSED % 'full|waited_too_long|log_unavailable|unsealed'}[10m])) > 10",
         "5m",
         "warning",
         "Requests for streams are refused",
-        "why is full or waited_too_long where the Limits are reached, log_unavailable where the log is in trouble.",
+        "why is full or waited_too_long where the Limits are reached, log_unavailable where the log is in trouble, "
+        "unsealed where SealMiddleware is missing, or is not outermost.",
+    ),
+    Alert(
+        "StreamguardUpstreamDown",
+        f"sum(increase({_REFUSED % 'upstream_unreachable|upstream_silent|upstream_broke'}[5m])) > 5",
+        "1m",
+        "critical",
+        "The proxy's upstream gives no answer",
+        "why is upstream_unreachable where nobody listens, upstream_silent where no answer began in time, and "
+        "upstream_broke where the connection broke before one did. What began to answer and broke off is in "
+        "streamguard_streams_closed_total.",
     ),
 )
 

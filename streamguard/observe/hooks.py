@@ -117,7 +117,9 @@ class Stalled:
 @attrs.frozen
 class Blocked:
     """Something waited for the reader, for `seconds`, and does no more. `by`: `transport` is a write that was under
-    way when the stream's clock looked, `credit` a reader that granted none, `lead` a source that was too far ahead."""
+    way when the stream's clock looked, or when its reader left, `credit` a reader that granted none, `lead` a source
+    that was too far ahead. Under WSGI, where no clock looks at a write, only the one at which the reader left is told.
+    """
 
     stream: StreamDetails
     at: float
@@ -192,7 +194,8 @@ class SourceClosed:
 @attrs.frozen
 class Refused:
     """A request got no stream, or was told no by the endpoints of streams: `why` is the code of its answer, `status`
-    that of HTTP."""
+    that of HTTP. `unsealed`, 500, is one that was given up because its layers would hide a cut (UnsealedResponse). A
+    proxy tells of every request that it answers itself, in place of its upstream."""
 
     why: str
     status: int
@@ -202,11 +205,13 @@ class Refused:
 @attrs.frozen
 class Passed:
     """What became of a request that a proxy passed on. `status` is that of its upstream's answer, None where there was
-    none; `cause` the code of how it failed, empty where it did not."""
+    none; `cause` the code of how it failed, empty where it did not; `answered` the status that the client was given,
+    None where that left before."""
 
     request: Passing
     status: int | None
     cause: str
+    answered: int | None = None
 
 
 @attrs.frozen

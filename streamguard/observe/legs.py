@@ -4,7 +4,9 @@
 
     @guarded(observe=legs)
 
-One token in a hundred is timed; `legs.slowest()` says, at any time, where most of the time went.
+One token in a hundred is timed; `legs.slowest()` says, at any time, where most of the time went. Where that is less
+than FLOOR seconds a token, every leg is as quick as it has to be, and nothing is to be changed: some leg is always the
+slowest.
 """
 
 from __future__ import annotations
@@ -17,7 +19,9 @@ from streamguard.core.arguments import require_whole_number
 from streamguard.observe.hooks import Acknowledged, Observer
 from streamguard.observe.stream import Leg, Sampled
 
-__all__ = ["LEGS", "Legs", "Slowest", "Way"]
+__all__ = ["FLOOR", "LEGS", "Legs", "Slowest", "Way"]
+
+FLOOR: Final = 0.001  # seconds of a leg, below which nobody would notice a change
 
 LEGS: Final[dict[Leg, tuple[str, str]]] = {
     "generated": (
@@ -66,7 +70,8 @@ LEGS: Final[dict[Leg, tuple[str, str]]] = {
 
 @attrs.frozen
 class Slowest:
-    """The slowest leg: the mean of its seconds, its share of the whole way (0 to 1), and what to change."""
+    """The slowest leg: the mean of its seconds, its share of the whole way (0 to 1), and what to change; empty where
+    it takes less than FLOOR."""
 
     leg: Leg
     seconds: float
@@ -74,7 +79,8 @@ class Slowest:
     change: str
 
     def __str__(self) -> str:
-        return f"{self.leg}: {self.seconds:.3g} s a token, {self.share:.0%} of its way. To change: {self.change}"
+        change = f"To change: {self.change}" if self.change else "Nothing is to be changed"
+        return f"{self.leg}: {self.seconds:.3g} s a token, {self.share:.0%} of its way. {change}"
 
 
 class Way:
@@ -108,7 +114,8 @@ class Way:
             return None
         leg = max(means, key=means.__getitem__)
         whole = sum(means.values())
-        return Slowest(leg, means[leg], means[leg] / whole if whole else 0.0, LEGS[leg][1])
+        change = LEGS[leg][1] if means[leg] >= FLOOR else ""
+        return Slowest(leg, means[leg], means[leg] / whole if whole else 0.0, change)
 
 
 class Legs(Observer):

@@ -304,8 +304,9 @@ class Live(Observer):
         stream, far = entry.stream, entry.far
         labels = stream.labels
         return [
-            stream.name, stream.part, _short(labels.route), _short(labels.request_id), round(stream.wall, 1),
-            entry.shown_state, round(entry.heard + self._wall, 1), far.items, round(entry.rate, 1), far.frames,
+            stream.name, stream.part, _short(labels.route or labels.path), _short(labels.request_id),
+            round(stream.wall, 1), entry.shown_state, round(entry.heard + self._wall, 1), far.items,
+            round(entry.rate, 1), far.frames,
             far.sent, round(entry.blocked, 1), entry.acked, entry.resumed_at,
         ]  # fmt: skip
 

@@ -32,6 +32,13 @@ from streamguard.observe.system import Surroundings
 __all__ = ["Measures"]
 
 
+def _undelivered(event: Closed) -> bool:
+    """Whether a source was ended because nobody was there any more for what it generates."""
+    if event.stream.part == "direct":
+        return event.outcome.status in ("gone", "slow")
+    return event.stream.part == "producer" and event.cause in ("gone", "evicted")
+
+
 class Measures(Observer):
     """All metrics, moved by events. One token in `every` is timed on its way, for `token_leg_seconds`; 0: none."""
 
@@ -133,7 +140,7 @@ class Measures(Observer):
         if part != "reader" and outcome.items > 1 and outcome.first_item is not None:
             between = (outcome.ended - outcome.first_item) / (outcome.items - 1)
             self.record("time_per_item_seconds", between, part)
-        if part == "direct" and outcome.status in ("gone", "slow"):
+        if _undelivered(event):
             self.add("items_undelivered_total", outcome.items)
         self._sampled(event)
         self._look()

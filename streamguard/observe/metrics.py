@@ -7,6 +7,7 @@ an id, an address, or a text of the application's. A failure's code that is not 
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping
 from typing import Final, Literal
 
@@ -32,10 +33,11 @@ CAUSES: Final = (
     "upstream_truncated", "upstream_unreachable", OWN,
 )  # fmt: skip
 REFUSALS: Final = (
-    "bad_key", "bad_request", "busy", "ended", "forbidden", "full", "http_1_0", "key_reused", "left", "log_lost",
-    "log_unavailable", "method_not_allowed", "misfit", "no_stream", "no_such_endpoint", "not_here",
-    "not_json", "shutdown", "stream_required", "too_large", "trimmed", "unknown_stream", "waited_too_long",
-    "weak_key", OWN,
+    "bad_framing", "bad_key", "bad_request", "bad_target", "body_too_large", "body_too_slow", "busy", "ended",
+    "forbidden", "full", "head_too_large", "http_1_0", "key_reused", "left", "log_lost", "log_unavailable",
+    "method_not_allowed", "misfit", "no_stream", "no_such_endpoint", "not_here", "not_implemented", "not_json",
+    "shutdown", "stream_required", "too_large", "trimmed", "unknown_stream", "unsealed", "upstream_broke",
+    "upstream_silent", "upstream_unreachable", "waited_too_long", "weak_key", OWN,
 )  # fmt: skip
 
 LEGS: Final = ("generated", "buffered", "held", "encoded", "appended", "read", "credit", "sent")
@@ -47,9 +49,10 @@ _LONG: Final = (0.1, 0.5, 1.0, 2.5, 5.0, 10.0, 20.0, 30.0, 60.0, 120.0, 300.0, 6
 
 @attrs.frozen
 class Metric:
-    """One metric. `labels` are its labels, each with all the values that it can have; `known` says that all of their
-    combinations are there from the start, as zero, so that an alert sees the first one that moves. `across` is how a
-    gauge of several processes is read as one."""
+    """One metric. `labels` are its labels, each with all the values that it can have. `known` says that all of their
+    combinations are there from the start, as zero; `begins` are those that are, where not all could be. Else no alert
+    would see the first fault: to Prometheus a series that begins above zero has not risen. `across` is how a gauge of
+    several processes is read as one."""
 
     name: str
     kind: Kind
@@ -60,7 +63,26 @@ class Metric:
     buckets: tuple[float, ...] = ()
     across: Across | None = None
     known: bool = False
+    begins: tuple[tuple[str, ...], ...] = ()
 
+    @property
+    def initial(self) -> tuple[tuple[str, ...], ...]:
+        """The values of the labels, in their order, of the series that are there from the start."""
+        return tuple(itertools.product(*self.labels.values())) if self.known else self.begins
+
+
+# How a stream can end, of all that the labels allow.
+_NOT_FAILED: Final = ("", "cancelled", "gone", "replaced", "rotate", "shutdown", "slow", "stalled")
+_ENDS: Final = (
+    ("complete", ""),
+    *((each, each) for each in ("cancelled", "gone", "shutdown", "slow", "stalled")),
+    *(("cancelled", each) for each in ("gone", "evicted", OWN)),
+    *(("failed", cause) for cause in CAUSES if cause not in _NOT_FAILED),
+)
+_READ: Final = (  # which was told the end, and not why, or was not there for it
+    *((each, "") for each in ("complete", "failed", "cancelled", "stalled", "shutdown")),
+    *(("parted", each) for each in ("gone", "slow")),
+)
 
 _PART: Final = {"part": PARTS}
 _SOURCED: Final = {"part": PARTS[:2]}
@@ -73,8 +95,12 @@ _ALL: Final = (
     Metric("streams_opened_total", "counter", "connection", "Parts of streams that began.", _PART, known=True),
     Metric(
         "streams_closed_total", "counter", "connection",
-        "Parts of streams that are over, by how they ended, and why (the failure's code; empty for complete).",
+        "Parts of streams that are over, by how they ended, and why: the failure's code. It is empty for complete, and "
+        "for a reader that was given its stream's end, whatever that was: the producer's has why.",
         {"part": PARTS, "status": STATUSES, "cause": CAUSES},
+        begins=tuple(
+            (part, *end) for part, ends in zip(PARTS, (_ENDS, _ENDS, _READ), strict=True) for end in ends
+        ),
     ),
     Metric(
         "stream_duration_seconds", "histogram", "connection", "From the beginning of a part to its end.",
@@ -93,8 +119,9 @@ _ALL: Final = (
     ),
     Metric(
         "requests_refused_total", "counter", "connection",
-        "Requests that got no stream, or were told no by the endpoints of streams, by the code of the answer.",
-        {"why": REFUSALS},
+        "Requests that got no stream, or were told no by the endpoints of streams, by the code of the answer; of the "
+        "proxy every request that it answered itself, in place of its upstream, whether it asked for a stream or not.",
+        {"why": REFUSALS}, known=True,
     ),
     Metric(
         "aborts_not_carried_total", "counter", "connection",
@@ -112,7 +139,7 @@ _ALL: Final = (
     Metric(
         "time_to_first_frame_seconds", "histogram", "request",
         "From the beginning of a part to its first frame with content: the time to the first token.", _PART,
-        "seconds", _FIRST,
+        "seconds", _FIRST, known=True,
     ),
     Metric(
         "time_per_item_seconds", "histogram", "request",
@@ -122,8 +149,9 @@ _ALL: Final = (
     Metric("items_total", "counter", "request", "Items that sources yielded: tokens.", _SOURCED, known=True),
     Metric(
         "items_undelivered_total", "counter", "request",
-        "Items of streams without a log whose reader left, or took nothing, before the end: at most so many were "
-        "generated for nobody.",
+        "Items of streams that were ended because their reader left, or took nothing, and of streams in a log because "
+        "nobody came back in time: at most so many were generated for nobody. Whether somebody reads one in a log that "
+        "runs to its end is not known.",
         known=True,
     ),
     Metric("frames_total", "counter", "token", "Frames that were let through, or stored.", _PART, known=True),
@@ -148,9 +176,9 @@ _ALL: Final = (
     ),
     Metric(
         "blocked_seconds", "histogram", "token",
-        "Waits for a reader: of a write that was under way when the stream's clock looked, for credit, or of a source "
-        "that was too far ahead.",
-        {"by": ("transport", "credit", "lead")}, "seconds", _LONG,
+        "Waits for a reader, once they are over: of a write that was under way when the stream's clock looked or when "
+        "its reader left, for credit, or of a source that was too far ahead.",
+        {"by": ("transport", "credit", "lead")}, "seconds", _LONG, known=True,
     ),
     Metric("requests_waiting", "gauge", "system", "Requests that wait for a slot.", across="livesum"),
     Metric("streams_detached", "gauge", "system", "Streams that run on without a reader.", across="livesum"),

@@ -79,6 +79,7 @@ GEN_AI: Final[dict[str, tuple[str, tuple[float, ...]]]] = {
 }
 _NAMED: Final = {"gen_ai.operation.name": "chat", "gen_ai.provider.name": _SCOPE}
 _UNITS: Final = {"seconds": "s", "bytes": "By", "": "1"}
+_METHODS: Final = ("CONNECT", "DELETE", "GET", "HEAD", "OPTIONS", "PATCH", "POST", "PUT", "TRACE")
 _LEFT: Final = ("cancelled", "gone", "parted", "shutdown")  # abnormal, and no error of the server's
 
 
@@ -191,7 +192,7 @@ class Traces(Observer):
 
     One token in `every` is timed on its way; 0: none. Then a span says at its end how long each leg took on the mean
     (`streamguard.leg.sent`), which was the slowest (`streamguard.slowest_leg`), and what to change in that case
-    (`streamguard.change`).
+    (`streamguard.change`), unless even that one took less than a millisecond.
     """
 
     def __init__(
@@ -210,7 +211,10 @@ class Traces(Observer):
 
     def passing(self, request: Passing) -> Mapping[str, str]:
         above, kind = _above(request.labels)
-        attributes = {"http.request.method": request.method, **_request(request.labels)}
+        method = request.method if request.method in _METHODS else "_OTHER"  # a client may write any
+        attributes = {"http.request.method": method, "url.scheme": request.scheme, **_request(request.labels)}
+        if request.labels.path is not None:
+            attributes["url.path"] = request.labels.path
         span = self._tracer.start_span("streamguard proxy", above, kind, attributes)
         within = trace.set_span_in_context(span)
         self._passing[request] = span, context.attach(within)
@@ -222,11 +226,13 @@ class Traces(Observer):
     def passed(self, event: Passed) -> None:
         span, token = self._passing.pop(event.request)
         context.detach(token)
-        if event.status is not None:
-            span.set_attribute("http.response.status_code", event.status)
-        if event.cause:
-            span.set_attribute("error.type", event.cause)
-            span.set_status(Status(StatusCode.ERROR, event.cause))
+        error = event.cause
+        if event.answered is not None:
+            span.set_attribute("http.response.status_code", event.answered)
+            error = error or (str(event.answered) if event.answered >= 500 else "")
+        if error:
+            span.set_attribute("error.type", error)
+            span.set_status(Status(StatusCode.ERROR, error))
         span.end()
 
     def began(self, labels: RequestLabels) -> str | None:
@@ -316,7 +322,9 @@ class Traces(Observer):
             facts["streamguard.acked"] = found.acked
         if slowest is not None:
             facts.update({f"streamguard.leg.{leg}": mean for leg, mean in found.way.means.items()})
-            facts.update({"streamguard.slowest_leg": slowest.leg, "streamguard.change": slowest.change})
+            facts["streamguard.slowest_leg"] = slowest.leg
+            if slowest.change:
+                facts["streamguard.change"] = slowest.change
         span.set_attributes(facts)
         if not event.whole and outcome.status not in _LEFT:
             why = event.cause or outcome.status

@@ -1,4 +1,5 @@
-"""One record for each stream that did not end complete and delivered: what to read first when somebody asks why.
+"""One record for each part of a stream that did not end complete and delivered: what to read first when somebody asks
+why.
 
     @guarded(observe=Recorder())
 
@@ -57,7 +58,7 @@ class Record:
 
     Seconds from its beginning: `first_item`, `first_frame` and `ended`; `blocked` is how long it waited for its reader
     in all, `closing` how long its source took to close; None for what never happened. `hop` is what hid the abort from
-    the reader. `system` is the process then.
+    the reader. `route` is that of the framework, of a proxy's request the path. `system` is the process then.
     """
 
     time: str
@@ -199,7 +200,7 @@ def _record(event: Closed, way: _Way, system: System) -> Record:
         hop=way.hop,
         request_id=_short(stream.labels.request_id),
         trace_id=stream.labels.trace_id,
-        route=_short(stream.labels.route),
+        route=_short(stream.labels.route or stream.labels.path),
         system=system,
     )
 

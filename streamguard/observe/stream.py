@@ -23,12 +23,16 @@ Leg = Literal[
 @attrs.frozen
 class RequestLabels:
     """What a request is called elsewhere: `X-Request-ID`, the `traceparent` and `tracestate` of W3C Trace Context, and
-    the route's own path where the framework tells it; never the address as it came, which may hold names."""
+    the route's own path where the framework tells it; never the address as it came, which may hold names.
+
+    A proxy has no routes: of a request that it passes on `path` is the path, as an access log has it, without the query
+    and without a stream's id, and cut off where it is long. It is None anywhere else, and no metric's label."""
 
     request_id: str | None = None
     traceparent: str | None = None
     route: str | None = None
     tracestate: str | None = None
+    path: str | None = None
 
     @property
     def trace_id(self) -> str | None:
@@ -96,10 +100,11 @@ class StreamDetails:
 
 @attrs.frozen(eq=False)
 class Passing:
-    """A request that a proxy passes on: the same object until it is over."""
+    """A request that a proxy passes on: the same object until it is over. `scheme` is by which it came here."""
 
     labels: RequestLabels
     method: str
+    scheme: str = "http"
 
 
 @attrs.frozen

@@ -104,7 +104,13 @@ def proxy_app(
         compress=Gzip() if chosen.compress else None,
         http10=chosen.http10,
     )
-    return Front(guarded, max_head=chosen.max_head, max_body=chosen.max_body, body_silence=chosen.body_silence)
+    return Front(
+        guarded,
+        max_head=chosen.max_head,
+        max_body=chosen.max_body,
+        body_silence=chosen.body_silence,
+        observers=observers,
+    )
 
 
 def leaving(path: str, settings: ProxySettings) -> Callable[[Scope], Raw | None]:

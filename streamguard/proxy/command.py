@@ -34,6 +34,8 @@ examples:
                                                              several proxies behind one balancer
   streamguard proxy http://127.0.0.1:8000 --max-streams 64   the 65th waits, or is told when to come back
   streamguard proxy http://127.0.0.1:8000 --metrics 9464     Prometheus asks http://127.0.0.1:9464/metrics
+  streamguard proxy http://127.0.0.1:8000 --record >>abnormal.jsonl
+                                                             what was known of each stream that went wrong
 
 Check it: streamguard check http://127.0.0.1:8080/v1/chat/completions -d '{"stream": true, ...}'
 
@@ -133,6 +135,7 @@ def _add_watching(add: _Adding) -> None:
               "serve /metrics for Prometheus there, and nowhere else: PORT, of 127.0.0.1, or HOST:PORT")  # fmt: skip
     add.switch("otel", "spans and metrics by OpenTelemetry, to where its own variables say (OTEL_…)")
     add.value("sample", "N", count, None, "time one token in N on its way, for --metrics and --otel (none)")
+    add.switch("record", "a line of JSON on standard output for each stream that did not end complete and delivered")
     add.switch("access-log", "a line for each request")
     add.value("log-config", "FILE", str, None, "how to log, as JSON for Python's logging.config.dictConfig")
 

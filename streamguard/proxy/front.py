@@ -23,10 +23,12 @@ from urllib.parse import unquote_to_bytes
 
 import anyio
 
-from streamguard.adapters.asgi import send_refusal
+from streamguard.adapters.asgi import request_facts, send_refusal
 from streamguard.adapters.seal import ASGIApp, Message, Receive, Scope, Send
 from streamguard.adapters.transport import keep_transport
+from streamguard.adapters.watching import BY_PATH, tell_refused
 from streamguard.core.exchange import Refusal, problem
+from streamguard.observe.hooks import Observers
 from streamguard.proxy.headers import values
 
 __all__ = ["Front"]
@@ -43,12 +45,20 @@ _UPGRADE_NO: Final = problem(501, "not_implemented", "no protocol but HTTP is sp
 
 
 class Front:
-    """Pure ASGI, outermost. The limits are bytes, and seconds between two pieces of a body."""
+    """Pure ASGI, outermost. The limits are bytes, and seconds between two pieces of a body; `observers` are told of
+    what is refused."""
 
     def __init__(
-        self, app: ASGIApp, *, max_head: int = 65536, max_body: int = 64 * 1024 * 1024, body_silence: float = 60.0
+        self,
+        app: ASGIApp,
+        *,
+        max_head: int = 65536,
+        max_body: int = 64 * 1024 * 1024,
+        body_silence: float = 60.0,
+        observers: Observers | None = None,
     ) -> None:
         self.app = app
+        self.observers = observers
         self.max_head = max_head
         self.max_body = max_body
         self.body_silence = body_silence
@@ -60,9 +70,10 @@ class Front:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
+        scope[BY_PATH] = True
         refused = self._refused(scope)
         if refused is not None:
-            await send_refusal(refused, scope, send)
+            await self._refuse(refused, scope, send)
             return
         fields = scope["headers"]
         if not values(fields, b"content-length") and not values(fields, b"transfer-encoding"):
@@ -72,7 +83,11 @@ class Front:
         body = _Bounded(self, receive, send)
         await self.app(scope, body.receive, body.send)
         if body.refused is not None and not body.begun:
-            await send_refusal(body.refused, scope, send)
+            await self._refuse(body.refused, scope, send)
+
+    async def _refuse(self, refused: Refusal, scope: Scope, send: Send) -> None:
+        tell_refused(self.observers, refused, request_facts(scope), scope)
+        await send_refusal(refused, scope, send)
 
     def _refused(self, scope: Scope) -> Refusal | None:
         fields, method = scope["headers"], scope["method"]

@@ -11,8 +11,10 @@ or never.
 
 An answer that breaks off is never ended. As a stream it fails, by the exception; any other answer is broken off too.
 
-Observers are told of each request before it leaves, and when it is over. What they want to be sent along, the
-`traceparent` of a span of their own, replaces the client's; without observers that passes as it came.
+Observers are told of each request before it leaves, and when it is over; and of each that is answered here in place of
+an upstream that gave no answer, as refused: whether it would have been given a stream nobody knows. What they want to
+be sent along, the `traceparent` of a span of their own, replaces the client's; without observers that passes as it
+came.
 """
 
 from __future__ import annotations
@@ -30,7 +32,7 @@ from streamguard.adapters.asgi import request_facts, send_refusal
 from streamguard.adapters.middleware_judge import kind_of
 from streamguard.adapters.seal import Message, Receive, Scope, Send, mark_aborted
 from streamguard.adapters.transport import hung_up, transport_of
-from streamguard.adapters.watching import request_labels
+from streamguard.adapters.watching import request_labels, tell_refused
 from streamguard.client.body import Body, coding_of
 from streamguard.core.arguments import one_line
 from streamguard.core.errors import SourceFailed
@@ -94,12 +96,12 @@ class Relay:
         if observers is None:
             await exchange.serve()
             return
-        request = Passing(request_labels(request_facts(scope), scope), scope["method"])
+        request = Passing(request_labels(request_facts(scope), scope), scope["method"], scope.get("scheme", "http"))
         exchange.along = observers.passing(request)
         try:
             await exchange.serve()
         finally:
-            observers.tell(Passed(request, exchange.status, exchange.cause))
+            observers.tell(Passed(request, exchange.status, exchange.cause, exchange.answered))
 
     async def _live(self, receive: Receive, send: Send) -> None:
         while True:
@@ -127,12 +129,13 @@ def target_of(scope: Scope, base: bytes = b"") -> bytes:
 
 class _Exchange:
     """One request. `along` are headers that go along in place of its own; `failed` is what its stream failed by,
-    `status` the upstream's, `cause` the code of how the upstream failed."""
+    `status` the upstream's, `answered` that of its answer, `cause` the code of how the upstream failed."""
 
     def __init__(self, relay: Relay, scope: Scope, receive: Receive, send: Send) -> None:
         self.along: Mapping[str, str] = {}
         self.failed: SourceFailed | None = None
         self.status: int | None = None
+        self.answered: int | None = None
         self.cause = ""
         self._relay = relay
         self._scope = scope
@@ -158,11 +161,13 @@ class _Exchange:
         except _Left:
             return
         except UpstreamFailed as exc:
-            self.cause = exc.code
+            self.cause, self.answered = exc.code, exc.status
             self._log(exc, "")
-            await send_refusal(_refused(exc), self._scope, self._send)
+            refused = _refused(exc)
+            tell_refused(self._relay.observers, refused, request_facts(self._scope), self._scope)
+            await send_refusal(refused, self._scope, self._send)
             return
-        self.status = answer.status
+        self.status = self.answered = answer.status
         try:
             await self._answer(answer)
         finally:

@@ -15,10 +15,11 @@ import attrs
 
 from streamguard.log.base import LogUnavailable, StreamLog
 from streamguard.observe.hooks import Observer
+from streamguard.observe.record import Recorder
 from streamguard.proxy.app import ProxySettings, proxy_app
 from streamguard.proxy.command import limits_of
 from streamguard.proxy.scraped import PATH, Scraped
-from streamguard.proxy.server import bound, log_as, log_plainly, serve
+from streamguard.proxy.server import bound, log_as, log_plainly, log_records, serve
 from streamguard.proxy.upstream import Upstream
 from streamguard.runtime.slots import Limits
 
@@ -122,6 +123,10 @@ def watching(options: argparse.Namespace) -> Watching:
         Scraped(listening, prometheus.page, CONTENT_TYPE)
         made.serving = f", metrics at {_url(listening)}{PATH}"
         made.observers.append(prometheus)
+    if options.record:
+        made.observers.append(Recorder())
+        if options.log_config is None:  # which says where all loggers write
+            log_records()
     return made
 
 

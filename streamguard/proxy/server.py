@@ -12,6 +12,7 @@ import logging
 import logging.config
 import math
 import socket
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Final
@@ -19,8 +20,9 @@ from typing import Any, Final
 import uvicorn
 
 from streamguard.adapters.quiet import quiet_server_logs
+from streamguard.observe.record import LOGGER, JsonLines
 
-__all__ = ["bound", "log_as", "log_plainly", "serve"]
+__all__ = ["bound", "log_as", "log_plainly", "log_records", "serve"]
 
 _CLOSING: Final = 8.0  # seconds behind the grace, in which streams end that are told to
 _BACKLOG: Final = 2048
@@ -76,6 +78,15 @@ def log_plainly() -> None:
     """Lines on standard error, each with its time, without what uvicorn says of itself."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s: %(message)s")
     logging.getLogger("uvicorn.error").setLevel(logging.WARNING)
+
+
+def log_records() -> None:
+    """The records of abnormal streams on standard output, one JSON object a line, and nowhere else."""
+    handler = logging.StreamHandler(sys.stdout)
+    handler.setFormatter(JsonLines())
+    records = logging.getLogger(LOGGER)
+    records.addHandler(handler)
+    records.propagate = False
 
 
 def log_as(config: Mapping[str, Any]) -> None:

@@ -39,6 +39,7 @@ from streamguard.runtime.timing import DEFAULT_TIMING, Timing
 __all__ = ["LOOK", "BlockingDriver", "BodyAborted"]
 
 _PAUSE: Final = 0.01  # seconds between two looks whether a reader that was told of a failure hangs up
+_WAIT: Final = 0.01  # seconds of a server's write that broke, from which on it is told as one that waited
 _NEVER: Final = float("inf")
 
 
@@ -188,6 +189,7 @@ class BlockingDriver:
             if self._why is not GONE:
                 last += self._terminal()
                 self._seen.terminal(self._clock())
+                self._wrote = self._clock()  # else the source's silence would pass for the reader's
                 yield last
             self._whole = True
         except BaseException as exc:  # the server closes the iterator, or is told to stop
@@ -231,6 +233,7 @@ class BlockingDriver:
                 if self._why is not None:
                     return out
                 if out:
+                    self._wrote = now
                     yield out
                     self._wrote = clock()
                 pause = self._due(now := clock()) - now
@@ -338,9 +341,11 @@ class BlockingDriver:
         """Why whoever iterates stopped before the end."""
         if not isinstance(exc, GeneratorExit):
             return SHUTDOWN
-        limit = self._timing.write
+        limit, waited = self._timing.write, self._clock() - self._wrote
+        if waited >= _WAIT:
+            self._seen.blocked("transport", waited)
         # The server's write failed: where that took as long as a reader has at most, it did not read.
-        return SLOW if limit is not None and self._clock() - self._wrote >= limit else GONE
+        return SLOW if limit is not None and waited >= limit else GONE
 
     def _linger(self) -> None:
         """Let a reader that was told of a failure hang up by itself: SDKs do, and proxies then book a client close."""

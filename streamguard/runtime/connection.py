@@ -79,6 +79,11 @@ class Connection(Generic[T]):
                 self._scope = None
                 self.wrote = self._clock()
 
+    @property
+    def claimed(self) -> bool:
+        """Whether somebody writes beside the driver."""
+        return self._claimed
+
     async def settled(self) -> None:
         """Wait until nobody writes beside the driver."""
         if self._claimed:

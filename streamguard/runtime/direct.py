@@ -169,7 +169,7 @@ class DirectDriver(Generic[T]):
             await self.sink.gone()
         except Exception as exc:
             logger.warning("stream %s: its transport raised %r, and is taken for gone", self._name, exc)
-        self._line.leave()
+        self._watch.left()
         self._watch.stop_now(GONE)
 
     async def _never_begun(self) -> None:

@@ -301,6 +301,7 @@ def tell_sealed(
         observers.tell(TakenOver(details, now, tail.seq, lease, crashes, False))
 
 
-def labels_of(headers: Mapping[str, str], route: str | None = None) -> RequestLabels:
+def labels_of(headers: Mapping[str, str], route: str | None = None, path: str | None = None) -> RequestLabels:
     """What a request is called, by its headers, whose names are lower-case."""
-    return RequestLabels(headers.get("x-request-id"), headers.get("traceparent"), route, headers.get("tracestate"))
+    said = headers.get
+    return RequestLabels(said("x-request-id"), said("traceparent"), route, said("tracestate"), path)

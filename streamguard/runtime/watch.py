@@ -37,6 +37,7 @@ logger = logging.getLogger("streamguard")
 T = TypeVar("T", bytes, list[Any])
 _NEVER: Final = float("inf")
 _GRID: Final = 256  # parts of an interval, at whose edges the clocks of many streams wake together
+_WAIT: Final = 0.01  # seconds of a write that broke, from which on it is told as one that waited
 _LOOKS: Final = 4  # at a write, within its deadline: how exactly that is kept, and what a stream that flows pays for it
 
 
@@ -64,6 +65,7 @@ class ClockWatch(Generic[T]):
         self._words_due = _NEVER  # when the reader is told, while the source closes
         self._ticked = -_NEVER
         self._writing: float | None = None  # since when a write waits that a wake met, for who observes
+        self._broke = False  # a write did, and how long it waited is told
         self._stage: Stage[T] = stage
         self._line: Connection[T] = line
         self._end: Ending[T] = end
@@ -91,6 +93,19 @@ class ClockWatch(Generic[T]):
         self.stop(why)
         if not self._end.begun:
             self._patience.scope.cancel()
+
+    def left(self) -> None:
+        """The reader left: a write that waits for it does so in vain, and no longer."""
+        if not self._line.over and (self.parked is None or self._line.claimed):  # who has the whole leaves, too
+            self._waited_in_vain()
+        self._line.leave()
+
+    def _waited_in_vain(self) -> None:
+        """Tell, once, how long the write waited that breaks now. No wake need have met it."""
+        if not self._broke and not self._line.slow:  # else it was told when it was given up
+            self._broke, self._writing = True, None
+            if (waited := self._clock() - self._line.wrote) >= _WAIT:
+                self._seen_by.blocked("transport", waited)
 
     def before_parking(self) -> bool:
         """What the driver looks at between two items, where it is `late`; true if the stream is over."""
@@ -120,6 +135,8 @@ class ClockWatch(Generic[T]):
 
     def closing(self) -> float:
         """The driver closes the source from now on: a clean-up that does not stop either is abandoned."""
+        if self._line.torn:  # and who serves may not have said that the reader left
+            self._waited_in_vain()
         self.parked = now = self._clock()
         if not self._end.begun:
             self._words_due = now  # the clean-up may take its time, and the reader need not wait for it
@@ -212,7 +229,7 @@ class ClockWatch(Generic[T]):
         self.late = True
         self.armed = _NEVER
         now = self._clock()
-        self._writing = None if self._line.slow else self._line.wrote
+        self._writing = None if self._line.slow or self._broke else self._line.wrote
         await self.rearm.sleep(self._next_look(now) - now)
         self._written(self._clock())
 

@@ -20,12 +20,13 @@ from streamguard.adapters.django import GuardedResponse, StreamGuard, guarded
 from streamguard.app import anyone_with_the_id
 from streamguard.core.errors import SourceFailed
 from streamguard.log.memory import MemoryLog
-from streamguard.observe.hooks import Outcome
+from streamguard.observe.hooks import Outcome, Refused
 from streamguard.runtime.blocking import BodyAborted
 from streamguard.runtime.timing import Timing
 from tests.adapters.django_site import ASGI, DIRECT, WSGI
 from tests.adapters.servers import DEADLINE, Connection, Gate, serving
 from tests.adapters.wsgi_calls import Answer, called
+from tests.observe.noted import Noted
 
 GZIP = {"HTTP_ACCEPT_ENCODING": "gzip"}
 
@@ -245,9 +246,10 @@ def test_parts_go_straight_to_the_server_unless_a_middleware_took_the_body(wrapp
 
 def test_a_response_is_settled_when_it_is_made() -> None:
     ends: list[Outcome] = []
+    noted = Noted()
 
     async def view(request: Any) -> Any:
-        return GuardedResponse(request, two_later(), 201, {"x-own": "kept"}, on_end=ends.append)
+        return GuardedResponse(request, two_later(), 201, {"x-own": "kept"}, on_end=ends.append, observe=noted)
 
     async def refused(request: Any) -> Any:
         with pytest.raises(ValueError, match="need a view under @guarded"):
@@ -263,6 +265,7 @@ def test_a_response_is_settled_when_it_is_made() -> None:
     lost = sent(view, last_event_id=cursor, accept="text/event-stream")
     assert b".lost\n" in lost
     assert not lost.endswith(b"0\r\n\r\n")
+    assert [event.status for event in noted.all(Refused)] == [404, 200]
     with pytest.raises(TypeError, match="the request comes first"):
         GuardedResponse(two_later(), None)  # type: ignore[arg-type]
 

@@ -27,9 +27,11 @@ from streamguard.adapters.seal import (
 from streamguard.adapters.shutdown import DRAIN
 from streamguard.adapters.starlette import GuardedResponse, guarded
 from streamguard.core.receipt import Verdict
+from streamguard.observe.hooks import Refused
 from streamguard.runtime.timing import Timing
 from tests.adapters.asgi_apps import exchange
 from tests.adapters.servers import serving, stack_params
+from tests.observe.noted import Noted
 
 QUICK = Timing(linger=0.05)
 LINE = "app.add_middleware(SealMiddleware)"
@@ -212,6 +214,15 @@ def test_where_an_abort_could_not_arrive_no_stream_starts(where: str, caplog: py
     assert [response.status for response in responses] == [500, 500, 200]
     assert all(response.clean for response in responses)
     assert LINE in caplog.text
+
+
+@pytest.mark.parametrize("where", ["no seal", "mounted under one"])
+def test_observers_are_told_of_a_stream_that_did_not_start_for_its_layers(where: str) -> None:
+    noted = Noted()
+    app, prefix = EXPOSED[where](observe=noted)
+    with serving(app) as server:
+        assert exchange(server.connect(), path=f"{prefix}/finish").status == 500
+    assert [(event.why, event.status) for event in noted.all(Refused)] == [("unsealed", 500)]
 
 
 @pytest.mark.parametrize("where", EXPOSED)

@@ -301,6 +301,24 @@ async def orphan(mixed: Mixed, resumer: str, origin: str | None = None) -> Curso
     return Cursor(encoder.sid, first.seq, first.offset, first.crc)
 
 
+async def unread(mixed: Mixed) -> None:
+    request = Request()
+
+    async def source() -> AsyncIterator[str]:
+        yield "one"
+        yield "two"
+        await anyio.sleep(1)
+        request.left.set()
+        await anyio.sleep(99)
+
+    await request.at(LoggedAnswer(mixed.guard, source, timing=mixed.timing()))
+    await anyio.sleep(1)
+    mixed.over("producer", "cancelled", "gone", items=2, frames=3)
+    mixed.over("reader", "parted", "gone", frames=2)
+    mixed.count("readers_gone_total", part="reader", cause="gone")
+    mixed.count("items_undelivered_total", 2)
+
+
 async def taken_over(mixed: Mixed) -> None:
     cursor = await orphan(mixed, "on")
     await Request("/streams", streamguard="v=1", last_event_id=str(cursor)).at(mixed.endpoints)
@@ -328,8 +346,8 @@ async def unknown(mixed: Mixed) -> None:
 
 ANYONE = anyone_with_the_id(None, "read")
 KINDS: list[Callable[[Mixed], Awaitable[None]]] = [
-    complete, failed, cancelled, stalled, abandoned, slow, left, refused, lost, logged, resumed, taken_over, sealed,
-    unknown,
+    complete, failed, cancelled, stalled, abandoned, slow, left, refused, lost, logged, resumed, unread, taken_over,
+    sealed, unknown,
 ]  # fmt: skip
 
 

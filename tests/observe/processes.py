@@ -18,7 +18,7 @@ import attrs
 from streamguard.observe.prometheus import Prometheus
 from tests.observe.mixed import worked
 
-__all__ = ["in_processes", "in_workers"]
+__all__ = ["ROOT", "in_processes", "in_workers"]
 
 ROOT = Path(__file__).parents[2]  # not by tests.modules, which reads the whole package
 

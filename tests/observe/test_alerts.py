@@ -15,6 +15,7 @@ from streamguard.observe.metrics import METRICS
 from streamguard.observe.prometheus import Prometheus
 from tests.absence import require
 from tests.observe.mixed import KINDS, worked
+from tests.observe.pages import samples
 
 CLOSED = 'streamguard_streams_closed_total{part="direct",status="%s",cause="%s"}'
 FIRST = 'streamguard_time_to_first_frame_seconds_bucket{part="direct",le="%s"}'
@@ -35,6 +36,7 @@ WELL = {
     'streamguard_aborts_not_carried_total{hop="http10"}': "0x60",
     'streamguard_requests_refused_total{why="full"}': "0x60",
     'streamguard_requests_refused_total{why="forbidden"}': "0+50x60",
+    'streamguard_requests_refused_total{why="upstream_silent"}': "0+1x30 30x30",
 }
 
 # What each fault does to one or two of these.
@@ -43,10 +45,15 @@ FAULTS: dict[str, dict[str, str]] = {
     "StreamguardTokensLost": {'streamguard_tokens_lost_total{part="direct"}': "0x25 1x35"},
     "StreamguardReadersBlocked": {'streamguard_blocked_seconds_sum{by="transport"}': "0+900x60"},
     "StreamguardSlowFirstFrame": {FIRST % "1.5": "0+10x60", FIRST % "6.0": "0+20x60"},
-    "StreamguardUndelivered": {"streamguard_items_undelivered_total": "0+900x60"},
+    "StreamguardUndelivered": {
+        "streamguard_items_undelivered_total": "0+900x60",
+        'streamguard_items_total{part="direct"}': "0x60",
+        'streamguard_items_total{part="producer"}': "0+2000x60",  # of a guard, which has no others
+    },
     "StreamguardTakeovers": {'streamguard_takeovers_total{result="gone_on"}': "0x25 1x35"},
     "StreamguardAbortsNotCarried": {'streamguard_aborts_not_carried_total{hop="http10"}': "0x25 2x35"},
     "StreamguardRefusals": {'streamguard_requests_refused_total{why="full"}': "0+5x60"},
+    "StreamguardUpstreamDown": {'streamguard_requests_refused_total{why="upstream_unreachable"}': "0x25 0+2x35"},
 }
 
 
@@ -55,12 +62,14 @@ def promtool(*arguments: str, given: str | None = None) -> subprocess.CompletedP
     return subprocess.run(["promtool", *arguments], input=given, capture_output=True, text=True, timeout=60)
 
 
-def tried(folder: Path, fires: dict[str, list[str]], at: str = "30m") -> subprocess.CompletedProcess[str]:
+def tried(
+    folder: Path, fires: dict[str, list[str]], at: str = "30m", faults: dict[str, dict[str, str]] = FAULTS
+) -> subprocess.CompletedProcess[str]:
     """A test of rules: in each world, a fault or none, exactly these alerts fire."""
     (folder / "rules.yml").write_text(rules(), encoding="utf-8")
     worlds: list[dict[str, Any]] = []
     for fault, firing in fires.items():
-        series = {**WELL, **FAULTS.get(fault, {})}
+        series = {**WELL, **faults.get(fault, {})}
         checks = []
         for alert in ALERTS:
             told = {"exp_labels": {"severity": alert.severity}}
@@ -78,6 +87,31 @@ def test_each_alert_fires_on_its_fault_and_no_other_does(tmp_path: Path) -> None
     assert set(FAULTS) == {alert.name for alert in ALERTS}
     done = tried(tmp_path, {"all is well": [], **{name: [name] for name in FAULTS}})
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+# Each from a process that is new: its series are there, as zero, for as long as one scrape.
+BURSTS = {
+    "StreamguardAbnormalEnds": {
+        CLOSED % ("failed", "upstream_broke"): "_x26 0 80x33",
+        CLOSED % ("complete", ""): "0x60",
+    },
+    "StreamguardTokensLost": {'streamguard_tokens_lost_total{part="direct"}': "_x26 0 1x33"},
+    "StreamguardRefusals": {'streamguard_requests_refused_total{why="full"}': "_x22 0 80x37"},
+    "StreamguardUpstreamDown": {'streamguard_requests_refused_total{why="upstream_unreachable"}': "_x26 0 20x33"},
+}
+
+
+def test_the_first_burst_of_a_fresh_process_is_seen(tmp_path: Path) -> None:
+    done = tried(tmp_path, {name: [name] for name in BURSTS}, faults=BURSTS)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_what_a_burst_moves_is_there_from_the_start() -> None:
+    begun = samples(Prometheus(CollectorRegistry()).page())
+    for series in BURSTS.values():
+        for name in series:
+            metric, _, labels = name.rstrip("}").partition("{")
+            assert f"{metric}{{{','.join(sorted(labels.split(',')))}}}" in begun
 
 
 def test_an_alert_that_does_not_fire_is_found(tmp_path: Path) -> None:

@@ -31,7 +31,9 @@ def test_no_label_can_grow_without_end(metric: Metric) -> None:
         assert len(set(values)) == len(values)
         series *= len(values)
     assert series <= 1000
-    assert not metric.known or series <= 30  # those are there from the start
+    assert len(set(metric.initial)) == len(metric.initial) <= 100  # those are there from the start
+    for values in metric.initial:
+        assert all(value in known for value, known in zip(values, metric.labels.values(), strict=True))
 
 
 def test_a_value_that_nobody_knows_beforehand_is_one_of_all_others() -> None:
@@ -50,8 +52,11 @@ def test_every_code_that_the_reference_names_is_a_cause() -> None:
 
 def test_every_code_of_a_refusal_in_the_source_is_known() -> None:
     found = set()
-    for path in [ROOT / "streamguard" / "core" / "exchange.py", *(ROOT / "streamguard" / "adapters").glob("*.py")]:
+    package = ROOT / "streamguard"
+    for path in [package / "core" / "exchange.py", *package.glob("adapters/*.py"), *package.glob("proxy/*.py")]:
         text = path.read_text(encoding="utf-8")
-        found |= set(re.findall(r'(?:problem|come_back|cannot_resume)\([^")]*?"([a-z_0-9]+)"', text))
+        found |= set(re.findall(r'(?:problem|come_back|cannot_resume|UpstreamFailed)\([^")]*?"([a-z_0-9]+)"', text))
+        found |= set(re.findall(r'Refusal\([^)"]*code="([a-z_]+)"', text))
+    assert {"upstream_unreachable", "body_too_slow", "unsealed"} <= found
     assert len(found) > 12
     assert found <= set(REFUSALS)

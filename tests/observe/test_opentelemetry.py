@@ -77,7 +77,7 @@ def test_every_number_and_span_equals_what_was_done() -> None:
 def test_the_numbers_and_the_spans_of_two_processes_add_up() -> None:
     told = exported_by(len(KINDS), (3, 4))  # each exports its own
     assert told.wrong == {}
-    assert told.found['spans{name="streamguard reader",status="parted"}'] == 2
+    assert told.found['spans{name="streamguard reader",status="parted"}'] == 4
 
 
 def test_a_number_that_is_wrong_is_found() -> None:
@@ -282,6 +282,22 @@ def test_a_span_names_the_slowest_leg_and_the_setting_to_change() -> None:
     points = {point.attributes["leg"]: point for point in measured.all()["streamguard.token_leg"].data.data_points}
     assert (points["generated"].count, points["generated"].sum) == (4, pytest.approx(2.0))
     assert set(points) == {"generated", "held", "encoded", "sent"}
+
+
+def test_a_span_of_a_stream_that_is_well_advises_nothing() -> None:
+    traced = Traced()
+
+    async def main() -> None:
+        async def source() -> AsyncIterator[str]:
+            for word in "abcd":
+                yield word
+
+        await Request().at(Mixed(Traces(traced.provider, every=1)).answer(source))
+
+    run("asyncio", main)
+    span = traced.one("streamguard direct")
+    assert of(span, "slowest_leg")
+    assert "streamguard.change" not in (span.attributes or {})
 
 
 def test_an_acknowledgement_is_a_leg() -> None:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import socket
 import sys
 import threading
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -22,9 +24,10 @@ from starlette.routing import Route
 
 from streamguard import cli
 from streamguard.log.memory import MemoryLog
-from streamguard.observe.hooks import Closed, Observer, Opened, Passed, Passing
+from streamguard.observe.hooks import Closed, Observer, Opened, Passed, Passing, Refused
 from streamguard.observe.opentelemetry import Traces
 from streamguard.observe.prometheus import Prometheus
+from streamguard.observe.record import Record, Recorder
 from streamguard.proxy import telemetry
 from streamguard.proxy.app import proxy_app
 from streamguard.proxy.scraped import Scraped
@@ -36,7 +39,7 @@ from tests.asking import http
 from tests.observe.measured import Traced
 from tests.observe.noted import Noted
 from tests.observe.pages import samples
-from tests.proxy.fronted import CHUNKED, Wired, fronted, in_front
+from tests.proxy.fronted import CHUNKED, Wired, answered, fronted, in_front
 from tests.proxy.running import running
 
 CALLER = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
@@ -158,6 +161,41 @@ def test_how_an_upstream_failed_is_told_and_counted_by_its_name() -> None:
     assert samples(numbers.page())[name] == 1
 
 
+ASKS = {"stream": True}
+
+
+@pytest.mark.parametrize(
+    ("settings", "request_of", "why", "status"),
+    [
+        ({}, {"json": ASKS}, "upstream_unreachable", 502),
+        ({}, {"content": b"plain"}, "upstream_unreachable", 502),
+        ({"max_body": 3}, {"json": ASKS}, "body_too_large", 413),
+        ({"max_head": 200}, {"headers": {"a": "b" * 300}}, "head_too_large", 431),
+        ({}, {"headers": {"upgrade": "spdy"}}, "not_implemented", 501),
+    ],
+)
+def test_a_request_that_the_proxy_answers_itself_is_counted_as_refused(
+    settings: dict[str, Any], request_of: dict[str, Any], why: str, status: int
+) -> None:
+    noted, numbers = Noted(), Prometheus(CollectorRegistry())
+    with socket.create_server(("127.0.0.1", 0)) as closed:
+        port = closed.getsockname()[1]
+    with in_front(port, observe=[noted, numbers], **settings) as proxy:
+        assert http.post(f"{proxy.url}/v1", **request_of).status_code == status
+    assert [(event.why, event.status) for event in noted.all(Refused)] == [(why, status)]
+    assert samples(numbers.page())[f'streamguard_requests_refused_total{{why="{why}"}}'] == 1
+
+
+def test_an_upstream_that_says_nothing_is_counted_and_so_is_a_body_that_stands_still() -> None:
+    noted = Noted()
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        with in_front(silent.getsockname()[1], observe=noted, stall=0.1, body_silence=0.1) as proxy:
+            assert http.post(proxy.url, json=ASKS).status_code == 504
+            head = b"POST / HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 9\r\n\r\n{"
+            assert b"408" in answered(proxy, head).partition(b"\r\n")[0]
+    assert [event.why for event in noted.all(Refused)] == ["upstream_silent", "body_too_slow"]
+
+
 # ---- traces -------------------------------------------------------------------------------------
 
 
@@ -171,7 +209,9 @@ def test_the_upstream_belongs_to_the_proxys_span_and_that_to_the_caller() -> Non
         "traceparent": f"00-{CALLER[3:35]}-{trace.format_span_id(span.context.span_id)}-01", "tracestate": "a=1"
     }  # fmt: skip
     assert (trace.format_span_id(parent(span)), span.kind) == (CALLER[36:52], SpanKind.SERVER)
-    assert dict(span.attributes or {}) == {"http.request.method": "GET", "http.response.status_code": 200}
+    assert dict(span.attributes or {}) == {
+        "http.request.method": "GET", "url.scheme": "http", "url.path": "/a", "http.response.status_code": 200
+    }  # fmt: skip
     assert parent(begun) == parent(traced.one("streamguard reader")) == span.context.span_id
     assert parent(traced.one("streamguard producer")) == begun.context.span_id
     assert trace.get_current_span() is trace.INVALID_SPAN
@@ -199,6 +239,35 @@ def test_the_span_of_a_request_that_failed_says_how() -> None:
     span = traced.one("streamguard proxy")
     assert (span.status.status_code, span.status.description) == (StatusCode.ERROR, "upstream_unreachable")
     assert (span.attributes or {})["error.type"] == "upstream_unreachable"
+    assert (span.attributes or {})["http.response.status_code"] == 502
+
+
+def test_the_span_of_an_error_of_the_upstreams_own_is_one() -> None:
+    traced = Traced()
+    with Wired(b"HTTP/1.1 503 No\r\nContent-Length: 0\r\n\r\n") as wired:
+        with in_front(wired.port, observe=Traces(traced.provider)) as proxy:
+            http.request("BREW", proxy.url)
+    span = traced.one("streamguard proxy")
+    assert (span.status.status_code, (span.attributes or {})["error.type"]) == (StatusCode.ERROR, "503")
+    assert (span.attributes or {})["http.request.method"] == "_OTHER"
+
+
+def test_a_request_that_is_passed_on_is_named_by_its_path_and_by_nothing_secret() -> None:
+    noted, records, numbers = Noted(), list[Record](), Prometheus(CollectorRegistry())
+    path = f"/v1/{'A' * 22}/a%0Ab/{'x' * 300}"
+    data = chunk("a")
+    cut = Wired(CHUNKED + b"%x\r\n%b\r\n" % (len(data), data))
+    with cut as wired, in_front(wired.port, observe=[noted, Recorder(records.append), numbers]) as proxy:
+        with pytest.raises(httpx.RemoteProtocolError):
+            http.get(f"{proxy.url}{path}?key=secret")
+        wait_until(lambda: len(records) == 1)
+    named = noted.all(Passed)[0].request.labels.path
+    assert named is not None
+    assert (named[:14], len(named)) == (r"/v1/…/a\nb/xxx", 200)
+    assert {event.stream.labels.path for event in noted.all(Opened)} == {named}
+    assert {event.stream.labels.route for event in noted.all(Opened)} == {None}
+    assert records[0].route == named
+    assert b"/v1/" not in numbers.page()
 
 
 # ---- the command --------------------------------------------------------------------------------
@@ -217,6 +286,36 @@ def test_metrics_are_at_their_own_address_and_the_upstreams_are_left_alone() -> 
         assert found['streamguard_streams_opened_total{part="producer"}'] == 1
         assert found['streamguard_token_leg_seconds_count{leg="generated"}'] >= 1
         assert b"process_resident_memory_bytes" in page.content
+
+
+@pytest.mark.parametrize("configured", [False, True])
+def test_what_went_wrong_is_a_line_of_json_on_standard_output(configured: bool, tmp_path: Path) -> None:
+    data = chunk("a")
+    config = {
+        "version": 1,
+        "handlers": {"mine": {"class": "logging.FileHandler", "filename": str(tmp_path / "mine")}},
+        "loggers": {"streamguard.abnormal": {"handlers": ["mine"]}},
+    }
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    options = ["--log-config", str(tmp_path / "config.json")] if configured else []
+    with Wired(CHUNKED + b"%x\r\n%b\r\n" % (len(data), data)) as wired:
+        with running(f"http://127.0.0.1:{wired.port}", "--record", *options) as proxy:
+            with pytest.raises(httpx.RemoteProtocolError):
+                http.get(f"{proxy.where}/v1/chat?key=secret", headers={"x-request-id": "r-7"})
+            proxy.process.terminate()
+            proxy.ended()
+            printed = proxy.printed()
+    if configured:
+        assert printed == ""
+        assert " of GET /v1/chat" not in (tmp_path / "mine").read_text()
+        assert "(producer) ended as failed: cause=upstream_broke" in (tmp_path / "mine").read_text()
+        return
+    (record,) = [json.loads(line) for line in printed.splitlines()]
+    named = {name: record[name] for name in ("part", "status", "cause", "route", "request_id")}
+    assert named == {
+        "part": "producer", "status": "failed", "cause": "upstream_broke", "route": "/v1/chat", "request_id": "r-7"
+    }  # fmt: skip
+    assert "secret" not in printed
 
 
 @pytest.fixture(scope="module")

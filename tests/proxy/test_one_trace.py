@@ -189,7 +189,9 @@ def kept_by_the_proxy(spans: list[Found], asking: int) -> None:
     readers = named(spans, "streamguard-proxy", "streamguard reader")
     (source,) = named(spans, "server", "model")
     assert passed.parent == asking
-    assert passed.attributes == {"http.request.method": "POST", "http.response.status_code": 200}
+    assert passed.attributes == {
+        "http.request.method": "POST", "url.path": "/plain", "url.scheme": "http", "http.response.status_code": 200
+    }  # fmt: skip
     assert source.parent == begun.parent == passed.id
     assert producer.parent == begun.id
     assert [reader.links for reader in readers] == [(begun.id,)] * 2

@@ -13,12 +13,13 @@ from streamguard.core.errors import Failure, SourceFailed
 from streamguard.core.flush import EveryTokens, Immediate, Within
 from streamguard.core.receipt import Verdict
 from streamguard.core.verify import StreamVerifier
-from streamguard.observe.hooks import Outcome, observers_of
+from streamguard.observe.hooks import Blocked, Outcome, observers_of
 from streamguard.runtime.blocking import LOOK, BlockingDriver, BodyAborted
 from streamguard.runtime.blocking_source import Quiet
 from streamguard.runtime.drain import Drain
 from streamguard.runtime.seen import seen_by
 from streamguard.runtime.timing import Timing
+from tests.observe.noted import Noted
 from tests.runtime.fakes import native
 
 
@@ -182,6 +183,31 @@ def test_a_write_that_waited_is_no_silence_of_the_source() -> None:
     play = played("one", 10.0, "two", 10.0, now=now, stall=30.0, heartbeat=15.0).serve(write=write)
     assert play.status == "complete"
     assert not play.times(b": hb ")
+
+
+@pytest.mark.parametrize(("at", "script"), [(1, ["one"]), (2, ["one", 50.0, "two"]), (2, ["one", 50.0])])
+def test_the_wait_of_a_write_whose_reader_left_is_told_and_is_not_the_silence_before_it(
+    at: int, script: list[Any]
+) -> None:
+    now, noted = Now(), Noted()
+
+    def write(number: int) -> None:
+        if number == at:
+            now.time += 20.0
+            raise BrokenPipeError
+
+    play = played(*script, now=now, observe=noted, write=30.0).serve(write=write)
+    assert [(event.by, event.seconds) for event in noted.all(Blocked)] == [("transport", 20.0)]
+    assert play.status == "gone"
+
+
+def test_a_reader_that_leaves_between_two_writes_was_not_waited_for() -> None:
+    def write(number: int) -> None:
+        raise BrokenPipeError
+
+    noted = Noted()
+    assert played("one", 50.0, observe=noted).serve(write=write).status == "gone"
+    assert noted.all(Blocked) == []
 
 
 def test_a_silent_source_ends_its_stream_at_the_limit_and_not_before() -> None:

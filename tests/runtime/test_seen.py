@@ -160,6 +160,49 @@ async def test_a_reader_that_takes_nothing_is_blocked_until_the_limit_and_gone_a
     assert noted.one(ReaderGone).cause == "slow"
 
 
+@pytest.mark.parametrize("cleanup", [0.0, 3.0])
+async def test_a_write_that_waited_until_its_reader_left_is_told_though_no_wake_met_it(cleanup: float) -> None:
+    noted = Noted()
+    wire = Wire(slow=lambda number, data: 1000.0 if number == 3 else 0.0)
+
+    async def leave() -> None:
+        await anyio.sleep(4.0)
+        wire.left.set()
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(leave)
+        await serve(Script("a", "b", "c", cleanup=lambda: anyio.sleep(cleanup)), wire, observe=noted, write=100.0).run()
+    blocked = noted.one(Blocked)
+    assert (blocked.by, blocked.seconds) == ("transport", pytest.approx(4.0))
+    assert noted.one(Closed).outcome.status == "gone"
+
+
+async def test_a_write_that_a_wake_met_and_whose_reader_then_left_is_told_once() -> None:
+    noted = Noted()
+    wire = Wire(slow=lambda number, data: 1000.0 if number == 3 else 0.0)
+
+    async def leave() -> None:
+        await anyio.sleep(30.0)
+        wire.left.set()
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(leave)
+        await serve(Script("a", "b", "c", cleanup=lambda: anyio.sleep(3.0)), wire, observe=noted, write=40.0).run()
+    assert noted.one(Blocked).seconds == pytest.approx(30.0)
+
+
+async def test_a_write_that_breaks_by_itself_is_told_with_its_wait() -> None:
+    noted = Noted()
+
+    def breaks(number: int, data: bytes) -> None:
+        if number == 3:
+            raise ConnectionResetError
+
+    wire = Wire(slow=lambda number, data: 4.0 if number == 3 else 0.0, on_send=breaks)
+    await serve(Script("a", "b", "c"), wire, observe=noted, write=100.0).run()
+    assert noted.one(Blocked).seconds == pytest.approx(4.0)
+
+
 async def test_a_source_that_is_abandoned_is_told_once_and_nothing_follows_the_end() -> None:
     noted = Noted()
 

@@ -16,7 +16,7 @@ from streamguard.core.flush import EveryTokens, Immediate, any_of
 from streamguard.core.guard import CompletionGuard
 from streamguard.core.wire import Sse
 from streamguard.observe.hooks import Acknowledged, Observer, Observers, RequestLabels, Sampled, StreamDetails
-from streamguard.observe.legs import LEGS, Legs
+from streamguard.observe.legs import FLOOR, LEGS, Legs, Way
 from streamguard.observe.metrics import LEGS as LABELS
 from streamguard.runtime.buffer import Buffer
 from streamguard.runtime.direct import DirectDriver
@@ -347,3 +347,15 @@ def test_how_many_are_sampled_is_a_whole_number(every: Any, error: type[Exceptio
 async def test_several_observers_have_the_samples_of_the_one_that_wants_most() -> None:
     assert Observers([Legs(100), Observer(), Legs(7)]).every == 7
     assert Observers([Observer()]).every == 0
+
+
+@pytest.mark.parametrize(("seconds", "advised"), [(0.000025, False), (FLOOR, True)])
+def test_a_leg_that_nobody_would_notice_has_nothing_to_change(seconds: float, advised: bool) -> None:
+    way = Way()
+    way.add("encoded", seconds)
+    way.add("sent", seconds / 5)
+    slowest = way.slowest()
+    assert slowest is not None
+    assert (slowest.leg, slowest.change) == ("encoded", LEGS["encoded"][1] if advised else "")
+    assert ("To change: " in str(slowest)) is advised
+    assert str(slowest).endswith("Nothing is to be changed") is not advised
