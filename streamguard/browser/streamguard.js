@@ -113,8 +113,8 @@ const INSTEAD = { NaN: JSON.stringify(NOT_A_NUMBER), Infinity: "1e999", "-Infini
 function parsedEvent(text) {
   const value = parsed(text);
   if (value !== undefined || !/NaN|Infinity/.test(text)) return value;
-  const json = text.replace(/"[^"\\]*(?:\\.[^"\\]*)*"|-?Infinity|NaN/g, (found) => INSTEAD[found] ?? found);
   try {
+    const json = text.replace(/"[^"\\]*(?:\\.[^"\\]*)*"|-?Infinity|NaN/g, (found) => INSTEAD[found] ?? found);
     return JSON.parse(json, (key, part) => (part === NOT_A_NUMBER ? NaN : part));
   } catch {
     return undefined;
