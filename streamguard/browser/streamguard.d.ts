@@ -45,7 +45,8 @@ export class Cursor {
 
 /** What is more than text: a tool call, a result, reasoning, a refusal, an image, or another that a provider has. */
 export interface Block {
-  /** `tool_call` is one whose `arguments` are a JSON object; one whose are not is an `invalid_tool_call`. */
+  /** `tool_call` is one whose `arguments` are a JSON object; one whose are not, or nested deeper than 256, or with an
+   * integer of more than 4,300 digits, is an `invalid_tool_call`. */
   readonly type: string;
   readonly [field: string]: any;
 }
@@ -240,9 +241,10 @@ export class Answer implements AsyncIterable<string> {
   readonly cursor: Cursor | null;
   /** The text, as it comes. Leaving the loop early closes the answer. */
   text(): AsyncIterableIterator<string>;
-  /** Every frame. */
+  /** Every frame but the terminal, which is one where it makes blocks whole that nothing else did. */
   frames(): AsyncIterableIterator<AnswerFrame>;
-  /** The blocks between the text, which goes to `received`: each when it is whole, of however many pieces. */
+  /** The blocks between the text, which goes to `received`: each when it is whole, of however many pieces. What
+   * nothing closed is handed out by a good end, a call whose arguments are not whole as `invalid_tool_call`. */
   blocks(): AsyncIterableIterator<Block>;
   [Symbol.asyncIterator](): AsyncIterableIterator<string>;
   /** The whole text, what was iterated before included. */

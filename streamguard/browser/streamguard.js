@@ -92,6 +92,8 @@ function partition(text, mark) {
 const isObject = (value) => typeof value === "object" && value !== null && !Array.isArray(value);
 const asObject = (value) => (isObject(value) ? value : {});
 const asText = (value) => (typeof value === "string" ? value : "");
+const asIndex = (value) => (Number.isInteger(value) ? value : null);
+const asKey = (value) => (typeof value === "string" ? value : asIndex(value));
 
 /** Whether JSON says something: neither absent, nor zero, nor empty. */
 const says = (value) => (typeof value === "object" && value !== null ? Object.keys(value).length > 0 : Boolean(value));
@@ -99,6 +101,21 @@ const says = (value) => (typeof value === "object" && value !== null ? Object.ke
 function parsed(text) {
   try {
     return JSON.parse(text);
+  } catch {
+    return undefined;
+  }
+}
+
+const NOT_A_NUMBER = "\0NaN";
+const INSTEAD = { NaN: JSON.stringify(NOT_A_NUMBER), Infinity: "1e999", "-Infinity": "-1e999" };
+
+/** The same of a server's event. Some write NaN and Infinity, which is no JSON: the text beside them would be lost. */
+function parsedEvent(text) {
+  const value = parsed(text);
+  if (value !== undefined || !/NaN|Infinity/.test(text)) return value;
+  try {
+    const json = text.replace(/"[^"\\]*(?:\\.[^"\\]*)*"|-?Infinity|NaN/g, (found) => INSTEAD[found] ?? found);
+    return JSON.parse(json, (key, part) => (part === NOT_A_NUMBER ? NaN : part));
   } catch {
     return undefined;
   }
@@ -662,12 +679,43 @@ const CONTENT_TYPES = {
 // A block is {type, …fields}. Chat chunks say when a choice ends, and nothing of when a call does; its pieces are told
 // apart by index and id, in any order. Anthropic's events open and close each block, those of Responses repeat it whole.
 // Servers depart from that, and none of it may lose a call or make one of two: several whole calls under one index, an
-// id in every piece, a name in pieces or in every piece.
+// id in every piece, a name in pieces or in every piece. What an ended stream left open is handed out by `rest`: a call
+// that is whole as one, else as cut off. What was handed out before is not handed out again.
 
 const MAX_HELD = 16 * 1024 * 1024; // characters of one block that is not whole yet; no writer makes a larger one
 const MAX_CHOICES = 1024; // and blocks that wait for their end: what is kept for each is looked through at each event
 const CUT_REASONS = new Set(["length", "content_filter", "abort", "error"]); // that end a choice wherever it is
 const NO_BLOCKS = Object.freeze([]);
+const MAX_DEPTH = 256; // of the arguments of a call: deeper ones, and longer integers, are not read by every language
+const MAX_DIGITS = 4300;
+const JSON_SPACE = /^[ \t\n\r]*$/;
+const NUMBER = /-?[0-9]+([.eE][0-9.eE+-]*)?/y;
+
+/** Whether JSON is more than every reader of it takes, as Python's, so that no call is one to run here and none there. */
+function isTooMuch(text) {
+  if (text.length <= 2 * MAX_DEPTH) return false;
+  let depth = 0;
+  let quoted = false;
+  for (let at = 0; at < text.length; at += 1) {
+    const character = text[at];
+    if (character === "\\") at += 1; // JSON has it in strings only
+    else if (character === '"') quoted = !quoted;
+    else if (quoted) continue;
+    else if (character === "{" || character === "[") depth += 1;
+    else if (character === "}" || character === "]") depth -= 1;
+    else if (character === "-" || (character >= "0" && character <= "9")) {
+      NUMBER.lastIndex = at;
+      const [number, fraction] = NUMBER.exec(text);
+      if (fraction === undefined && number.length - (character === "-") > MAX_DIGITS) return true;
+      at += number.length - 1;
+    }
+    if (depth > MAX_DEPTH) return true;
+  }
+  return false;
+}
+
+/** Whether a text is what a call may be run with. */
+const areArguments = (text) => isObject(parsed(text)) && !isTooMuch(text);
 
 /** What grows by pieces, within a bound. */
 class Pieces {
@@ -693,7 +741,7 @@ class Arguments extends Pieces {
 
   add(piece) {
     super.add(piece);
-    if (/\S/.test(piece)) this.#known = this.#known === null ? null : false; // nothing may follow an object
+    if (!JSON_SPACE.test(piece)) this.#known = this.#known === null ? null : false; // nothing may follow an object
     for (let at = 0; at < piece.length; at += 1) {
       const character = piece[at];
       if (this.#escaped) this.#escaped = false;
@@ -710,7 +758,7 @@ class Arguments extends Pieces {
 
   /** Whether they are a JSON object. Its braces are even at its end only, so that they are parsed once. */
   get whole() {
-    if (this.#began && this.#depth === 0) this.#known ??= isObject(parsed(this.text));
+    if (this.#began && this.#depth === 0) this.#known ??= areArguments(this.text);
     return this.#known === true;
   }
 }
@@ -718,7 +766,10 @@ class Arguments extends Pieces {
 const requireRoom = (size, what) => {
   if (size >= MAX_CHOICES) throw new RangeError(`more than ${MAX_CHOICES} ${what} at once`);
 };
-const jsonText = (value) => (typeof value === "string" ? value : JSON.stringify(value ?? null));
+const finite = (key, value) => {
+  if (typeof value === "number" && !Number.isFinite(value)) throw new RangeError("JSON has no form for it");
+  return value;
+};
 const without = (fields) => Object.fromEntries(Object.entries(fields).filter(([key]) => key !== "type"));
 
 /** The same JSON, in whatever order. */
@@ -733,22 +784,39 @@ function equal(a, b) {
  * choice ended for another reason than to call it; then no arguments at all are a part, else an object without members. */
 function callRead(id, name, told, { cut = false, choice = 0 } = {}) {
   const text = cut ? told : told || "{}";
-  const type = isObject(parsed(text)) ? "tool_call" : "invalid_tool_call";
+  const type = areArguments(text) ? "tool_call" : "invalid_tool_call";
   return { type, id, name, arguments: text, ...(choice && { choice }) };
 }
+
+/** The same of a call whose arguments came as JSON instead of text. NaN, which some servers write, has no form in it, and
+ * no call is run with something else instead. */
+function callGiven(id, name, input, more = {}) {
+  let text;
+  try {
+    text = withLineEnds(JSON.stringify(input ?? null, finite));
+  } catch {
+    return callRead(id, name, "", { cut: true });
+  }
+  return callRead(id, name, text, more);
+}
+
+/** A call that must not be run. */
+const spare = (block) => (block.type === "tool_call" ? { ...block, type: "invalid_tool_call" } : block);
 
 /** A block that came whole: its arguments may be cut off all the same, by the model's own limit. */
 function asCall(item) {
   if (item.type !== "tool_call") return item;
   const told = says(item.arguments) ? item.arguments : "{}";
-  const isWhole = isObject(typeof told === "string" ? parsed(told) : told);
+  const isWhole = typeof told === "string" ? areArguments(told) : isObject(told);
   return { ...item, type: isWhole ? "tool_call" : "invalid_tool_call", arguments: told };
 }
 
 /** What of one choice of a chat is not whole yet. */
 class Choice {
   #index;
+  #reason = "";
   #calls = [];
+  #told = []; // calls that were handed out, which some servers repeat behind their reason
   #held = { reasoning: new Pieces(), refusal: new Pieces() };
 
   constructor(index) {
@@ -764,10 +832,28 @@ class Choice {
   }
 
   ended(reason) {
-    const cut = CUT_REASONS.has(reason);
+    this.#reason = reason;
     const calls = this.#calls.splice(0);
-    const made = calls.map(({ id, name, told }) => callRead(id, name.text, told.text, { cut, choice: this.#index }));
-    return [...this.#over("reasoning"), ...this.#over("refusal"), ...made];
+    if (calls.length) this.#told = calls;
+    return [...this.#over("reasoning"), ...this.#over("refusal"), ...calls.map((call) => this.#made(call))];
+  }
+
+  /** What came behind the finish reason, or had none. */
+  rest() {
+    const same = (a, b) => a.id === b.id && a.name.text === b.name.text && a.told.text === b.told.text;
+    const blocks = [...this.#over("reasoning"), ...this.#over("refusal")];
+    for (const call of this.#calls) {
+      if (!(call.id || call.name.text || call.told.text) || this.#told.some((one) => same(one, call))) continue;
+      // A piece of a call that was handed out without it, or another form of one: neither may be run.
+      const isSpare = !call.name.text || (call.id && this.#told.some(({ id }) => id === call.id));
+      blocks.push(isSpare ? spare(this.#made(call)) : this.#made(call));
+    }
+    return blocks;
+  }
+
+  #made({ id, name, told }) {
+    const cut = !this.#reason || CUT_REASONS.has(this.#reason);
+    return callRead(id, name.text, told.text, { cut, choice: this.#index });
   }
 
   #over(type) {
@@ -788,10 +874,10 @@ class Choice {
 
   /** The call that a piece goes on with, or a new one. */
   #callOf(piece, named) {
-    const [index, id] = [piece.index ?? null, asText(piece.id)];
+    const [index, id] = [asKey(piece.index), asText(piece.id)];
     let last = null;
     for (const call of this.#calls) {
-      if (index !== null && !equal(call.index, index)) continue;
+      if (index !== null && call.index !== index) continue;
       if (id && call.id === id) return call;
       last = call;
     }
@@ -814,20 +900,13 @@ function reasoningOf(item) {
   return "";
 }
 
-/** The blocks that the events of any provider make whole. */
-class ProviderBlocks {
+/** The blocks of chat chunks: calls at their choice's finish reason, reasoning when something else follows. */
+class ChatBlocks {
   #choices = new Map();
-  #open = new Map(); // Anthropic's: of each its start, pieces, signature
 
-  take(payload) {
-    if (Array.isArray(payload.choices)) return payload.choices.flatMap((choice) => this.#chat(asObject(choice)));
-    const kind = asText(payload.type);
-    return kind.startsWith("content_block_") ? this.#anthropic(kind, payload) : this.#responses(kind, payload);
-  }
-
-  #chat({ index, delta, finish_reason: reason }) {
+  take({ index, delta, finish_reason: reason }) {
     if (!says(asObject(delta)) && !says(reason)) return NO_BLOCKS;
-    const number = Number.isInteger(index) ? index : 0;
+    const number = asIndex(index) ?? 0;
     if (!this.#choices.has(number)) {
       requireRoom(this.#choices.size, "choices");
       this.#choices.set(number, new Choice(number));
@@ -837,48 +916,159 @@ class ProviderBlocks {
     return says(reason) ? [...blocks, ...choice.ended(String(reason))] : blocks;
   }
 
-  #anthropic(kind, { index, content_block: block, delta }) {
-    const open = this.#open.get(index);
-    if (kind === "content_block_start") {
-      const start = asObject(block);
-      if (start.type === "text") return NO_BLOCKS;
-      requireRoom(this.#open.size, "content blocks");
-      this.#open.set(index, { start, pieces: new Pieces(asText(start.thinking)), signature: new Pieces() });
-    } else if (open && kind === "content_block_delta") {
+  rest() {
+    return [...this.#choices.values()].flatMap((choice) => choice.rest());
+  }
+}
+
+/** The content blocks of Anthropic's events, each at its stop. */
+class AnthropicBlocks {
+  #open = new Map(); // of each its start, pieces, signature
+
+  take(kind, { index, content_block: block, delta }) {
+    const key = asKey(index);
+    const open = this.#open.get(key);
+    if (kind === "content_block_start") return this.#start(key, asObject(block), open);
+    if (open && kind === "content_block_delta") {
       const piece = asObject(delta);
       open.pieces.add(asText(piece.partial_json) || asText(piece.thinking));
       open.signature.add(asText(piece.signature));
     } else if (open && kind === "content_block_stop") {
-      this.#open.delete(index);
-      return [this.#content(open.start, open.pieces.text, open.signature.text)];
+      this.#open.delete(key);
+      return [this.#made(open)];
     }
     return NO_BLOCKS;
   }
 
-  #content(start, pieces, signature) {
-    if (start.type === "tool_use") {
-      // Some give the input whole at the start.
-      return callRead(asText(start.id), asText(start.name), pieces || jsonText(says(start.input) ? start.input : ""));
-    }
-    if (start.type === "thinking") {
-      const signed = signature || asText(start.signature);
-      return { type: "reasoning", text: pieces, ...(signed && { signature: signed }) };
-    }
-    return { type: String(start.type ?? null), ...without(start), ...(pieces && { arguments: pieces }) };
+  /** The blocks that were never stopped. */
+  rest() {
+    return [...this.#open.values()].map((open) => this.#made(open, true));
   }
 
-  #responses(kind, payload) {
-    if (kind === "response.refusal.done") return [{ type: "refusal", text: asText(payload.refusal) }];
-    if (kind !== "response.output_item.done") return NO_BLOCKS;
-    const item = asObject(payload.item);
-    if (item.type === "message") return NO_BLOCKS; // its text was handed out, and so was its refusal
-    if (item.type === "function_call") {
-      const id = asText(says(item.call_id) ? item.call_id : item.id);
-      return [callRead(id, asText(item.name), asText(item.arguments))];
+  #start(key, start, before) {
+    this.#open.delete(key);
+    if (start.type !== "text") {
+      requireRoom(this.#open.size, "content blocks");
+      this.#open.set(key, { start, pieces: new Pieces(asText(start.thinking)), signature: new Pieces() });
     }
-    if (item.type === "reasoning") return [{ type: "reasoning", text: reasoningOf(item) }];
-    if (item.type === "image_generation_call") return [{ type: "image", data: item.result ?? null }];
-    return [{ type: String(item.type ?? null), ...without(item) }];
+    if (!before) return NO_BLOCKS;
+    const block = this.#made(before, true);
+    // One that begins anew under its own id was not to be run.
+    return [block.type === "tool_call" && block.id === asText(start.id) ? spare(block) : block];
+  }
+
+  #made({ start, pieces: { text: pieces }, signature }, cut = false) {
+    const type = asText(start.type);
+    if (type === "tool_use") {
+      const [id, name, told] = [asText(start.id), asText(start.name), start.input];
+      // Some give the input whole at the start.
+      if (says(told) && !pieces && typeof told !== "string") return callGiven(id, name, told, { cut });
+      return callRead(id, name, pieces || asText(told), { cut });
+    }
+    if (type === "thinking") {
+      const signed = signature.text || asText(start.signature);
+      return { type: "reasoning", text: pieces, ...(signed && { signature: signed }) };
+    }
+    return { type, ...without(start), ...(pieces && { arguments: pieces }) };
+  }
+}
+
+/** The output items of Responses' events, each at its end; one that has none as the last event repeats it. */
+class ResponsesBlocks {
+  #done = []; // what items were handed out
+  #open = new Map(); // calls that were begun, by their item
+  #begun = 0; // calls
+  #output = []; // of the last event
+
+  take(kind, payload) {
+    const item = asObject(payload.item);
+    if (kind === "response.refusal.done") return [{ type: "refusal", text: asText(payload.refusal) }];
+    if (kind === "response.output_item.done") {
+      this.#open.delete(placeOf(payload, item.id));
+      this.#done.push(markOf(item));
+      return itemBlocks(item);
+    }
+    if (kind === "response.output_item.added" && item.type === "function_call") {
+      requireRoom(this.#open.size, "tool calls");
+      const [name, told] = [asText(item.name), new Pieces(asText(item.arguments))];
+      this.#open.set(placeOf(payload, item.id), { id: callIdOf(item), name, told });
+      this.#begun += 1;
+    } else if (kind === "response.function_call_arguments.delta" && this.#open.size) {
+      // Where a server does not say of which, of the last one.
+      const call = this.#open.get(placeOf(payload, payload.item_id)) ?? [...this.#open.values()].at(-1);
+      call.told.add(asText(payload.delta));
+    } else if (kind === "response.completed" || kind === "response.incomplete") {
+      const { output } = asObject(payload.response);
+      this.#output = Array.isArray(output) ? output : [];
+    }
+    return NO_BLOCKS;
+  }
+
+  /** The items that had no end of their own, and calls that nothing repeats, as far as they came. */
+  rest() {
+    const items = this.#output.map(asObject).filter(says);
+    const kinds = new Set(items.map((item) => asText(item.type)));
+    const untold = [...kinds].flatMap((kind) => this.#untold(kind, items));
+    const ended = [...this.#done, ...untold.map(markOf)].filter(({ type }) => type === "function_call");
+    const ids = new Set(ended.map(({ callId }) => callId));
+    const calls = [...this.#open.values()].filter(({ id }) => !ids.has(id));
+    const missing = lastOf(calls, this.#begun - ended.length);
+    const cut = missing.map(({ id, name, told }) => callRead(id, name, told.text, { cut: true }));
+    return [...untold.flatMap(itemBlocks), ...cut];
+  }
+
+  /** The items of a type that were not handed out. They are counted first: some servers give an item another id in their
+   * last event, and a call that is handed out twice would be run twice. */
+  #untold(kind, items) {
+    const same = items.filter((item) => asText(item.type) === kind);
+    const done = this.#done.filter(({ type }) => type === kind);
+    const left = same.filter((item) => !done.some((mark) => isSame(markOf(item), mark)));
+    return lastOf(left, same.length - done.length);
+  }
+}
+
+const lastOf = (list, count) => (count > 0 ? list.slice(-count) : []);
+
+/** What tells the item of an event: its id, or its place among the others. */
+const placeOf = (payload, id) => asText(id) || asIndex(payload.output_index);
+
+const callIdOf = (item) => asText(says(item.call_id) ? item.call_id : item.id);
+
+/** What an item is known by: its type, ids, and what it says, if it is a call. */
+function markOf(item) {
+  const type = asText(item.type);
+  const said = type === "function_call" ? JSON.stringify([asText(item.name), asText(item.arguments)]) : null;
+  return { type, id: asText(item.id), callId: callIdOf(item), said };
+}
+
+const isSame = (a, b) =>
+  Boolean(a.id && a.id === b.id) || Boolean(a.callId && a.callId === b.callId) || (a.said !== null && a.said === b.said);
+
+function itemBlocks(item) {
+  const type = asText(item.type);
+  if (type === "message") return NO_BLOCKS; // its text was handed out, and so was its refusal
+  if (type === "function_call") {
+    return [callRead(callIdOf(item), asText(item.name), asText(item.arguments), { cut: item.status === "incomplete" })];
+  }
+  if (type === "reasoning") return [{ type, text: reasoningOf(item) }];
+  if (type === "image_generation_call") return [{ type: "image", data: item.result ?? null }];
+  return [{ type, ...without(item) }];
+}
+
+/** The blocks that the events of any provider make whole. */
+class ProviderBlocks {
+  #chat = new ChatBlocks();
+  #anthropic = new AnthropicBlocks();
+  #responses = new ResponsesBlocks();
+
+  take(payload) {
+    if (Array.isArray(payload.choices)) return payload.choices.flatMap((choice) => this.#chat.take(asObject(choice)));
+    const kind = asText(payload.type);
+    return (kind.startsWith("content_block_") ? this.#anthropic : this.#responses).take(kind, payload);
+  }
+
+  rest() {
+    return [...this.#chat.rest(), ...this.#anthropic.rest(), ...this.#responses.rest()];
   }
 }
 
@@ -896,16 +1086,25 @@ class Held {
     this.#held.delete(key);
     return text;
   }
+
+  /** What was not ended: of each its name and text. */
+  rest() {
+    return [...this.#held].map(([key, { text }]) => [key, text]);
+  }
 }
+
+const thoughtsOf = (held) => held.rest().map(([, text]) => ({ type: "reasoning", text }));
 
 /** Those of the AI SDK's chunks. */
 class UiBlocks {
   #input = new Held();
+  #names = new Map(); // of the tools whose calls have begun, by the call's id
   #thoughts = new Held();
 
   take(chunk) {
-    const [kind, id, key] = [asText(chunk.type), asText(chunk.toolCallId), chunk.id ?? null];
-    if (kind === "tool-input-delta") this.#input.add(id, asText(chunk.inputTextDelta));
+    const [kind, id, key] = [asText(chunk.type), asText(chunk.toolCallId), asKey(chunk.id)];
+    if (kind === "tool-input-start") this.#names.set(id, asText(chunk.toolName));
+    else if (kind === "tool-input-delta") this.#input.add(id, asText(chunk.inputTextDelta));
     else if (kind === "tool-input-available" || kind === "tool-input-error") return [this.#call(kind, id, chunk)];
     else if (kind === "tool-output-available") return [{ type: "tool_result", id, content: chunk.output ?? null }];
     else if (kind === "tool-output-error") {
@@ -923,18 +1122,29 @@ class UiBlocks {
     return NO_BLOCKS;
   }
 
+  /** What nothing ended: reasoning, and calls as far as their input came. */
+  rest() {
+    const input = new Map(this.#input.rest());
+    const ids = new Set([...this.#names.keys(), ...input.keys()]);
+    const calls = [...ids].map((id) => callRead(id, this.#names.get(id) ?? "", input.get(id) ?? "", { cut: true }));
+    return [...thoughtsOf(this.#thoughts), ...calls];
+  }
+
   /** A call whose input is there: as its pieces had it, if they say the same. */
   #call(kind, id, { toolName, input = null }) {
-    const call = callRead(id, asText(toolName), this.#input.take(id) || jsonText(input));
+    this.#names.delete(id);
+    const [name, given] = [asText(toolName), this.#input.take(id) || asText(input)];
+    const call = given ? callRead(id, name, given) : callGiven(id, name, input);
     if (kind === "tool-input-error") return { ...call, type: "invalid_tool_call" };
     if (call.type === "tool_call" && equal(parsed(call.arguments), input)) return call;
-    return callRead(id, call.name, JSON.stringify(input));
+    return callGiven(id, name, input);
   }
 }
 
 /** Those of AG-UI's events. */
 class AgUiBlocks {
-  #calls = new Map();
+  #calls = new Map(); // those that are open
+  #told = new Set(); // the ids of those that came in chunks and were handed out
   #thoughts = new Held();
   #chunked = ""; // the call whose chunks come
 
@@ -943,11 +1153,14 @@ class AgUiBlocks {
     const open = this.#calls.get(id);
     if (kind === "TOOL_CALL_CHUNK") return this.#chunk(id || this.#chunked, event);
     if (kind === "TOOL_CALL_START") {
-      this.#calls.set(id, { name: asText(event.toolCallName), told: new Arguments() });
-    } else if (kind === "TOOL_CALL_ARGS" && open) open.told.add(asText(event.delta));
+      this.#calls.delete(id);
+      this.#calls.set(id, { id, name: asText(event.toolCallName), told: new Arguments() });
+      return open ? [spare(this.#made(open))] : NO_BLOCKS;
+    }
+    if (kind === "TOOL_CALL_ARGS" && open) open.told.add(asText(event.delta));
     else if (kind === "TOOL_CALL_END" && open) {
       this.#calls.delete(id);
-      return [callRead(id, open.name, open.told.text)];
+      return [this.#made(open)];
     } else if (kind === "TOOL_CALL_RESULT") return [{ type: "tool_result", id, content: event.content ?? null }];
     else if (kind === "REASONING_MESSAGE_CONTENT") this.#thoughts.add(asText(event.messageId), asText(event.delta));
     else if (kind === "REASONING_MESSAGE_END") {
@@ -959,22 +1172,40 @@ class AgUiBlocks {
     return NO_BLOCKS;
   }
 
+  /** What the end of the run makes whole: calls that came in chunks, and what nothing ended. */
+  rest() {
+    const calls = [...this.#calls.values()].map((call) => this.#made(call, !call.chunked));
+    return [...thoughtsOf(this.#thoughts), ...calls];
+  }
+
   /** A piece of a call that nothing ends: it is whole when its arguments are. */
   #chunk(id, event) {
     this.#chunked = id;
-    if (!this.#calls.has(id)) this.#calls.set(id, { name: asText(event.toolCallName), told: new Arguments() });
-    const { name, told } = this.#calls.get(id);
-    told.add(asText(event.delta));
-    if (!told.whole) return NO_BLOCKS;
+    const delta = asText(event.delta);
+    if (!this.#calls.has(id)) {
+      const isSpare = this.#told.has(id); // under the id of one that was handed out, so that it must not be run
+      if (isSpare && JSON_SPACE.test(delta)) return NO_BLOCKS;
+      this.#calls.set(id, { id, name: asText(event.toolCallName), told: new Arguments(), chunked: true, isSpare });
+    }
+    const call = this.#calls.get(id);
+    call.told.add(delta);
+    if (call.isSpare || !delta || !call.told.whole) return NO_BLOCKS;
     this.#calls.delete(id);
-    return [callRead(id, name, told.text)];
+    this.#told.add(id);
+    return [this.#made(call)];
+  }
+
+  #made({ id, name, told, isSpare }, cut = false) {
+    const block = callRead(id, name, told.text, { cut });
+    return isSpare ? spare(block) : block;
   }
 }
 
 // ---- dialects: what a frame's data says -----------------------------------------------------------------------
 //
 // `read(name, data)` gives text, or {item, text, texts, blocks} for what is more than text of choice 0, or null for what
-// is not handed out; it throws for data that is not the dialect's. `proof` and `judge` are asked where there are no cursors.
+// is not handed out; it throws for data that is not the dialect's. `proof` and `judge` are asked where there are no cursors;
+// `rest(data)` for the blocks that a proven end makes whole, with the data of the terminal.
 
 const failure = (code, message, retryable = false, resumable = false) => ({
   code: String(code), message: String(message), retryable: Boolean(retryable), resumable: Boolean(resumable),
@@ -990,6 +1221,10 @@ class Spoken {
   get finishReason() {
     if (this.reasons.size === 1) return this.reasons.values().next().value;
     return this.reasons.size ? Object.fromEntries([...this.reasons].sort(([a], [b]) => a - b)) : null;
+  }
+
+  rest() {
+    return NO_BLOCKS; // those of `native` come whole
   }
 }
 
@@ -1062,7 +1297,7 @@ class ProviderReader extends Spoken {
       return { item: null, text: "" };
     }
     this.#strange ||= this.#api === null;
-    const payload = parsed(data);
+    const payload = parsedEvent(data);
     if (!isObject(payload)) {
       // A chat chunk is an object; a bare string between them is a gateway's error message.
       const isError = name === "error" || (typeof payload === "string" && ["chat", "completions"].includes(this.#api));
@@ -1114,7 +1349,7 @@ class ProviderReader extends Spoken {
     for (const choice of payload.choices) {
       if (!isObject(choice)) continue;
       this.#sure ||= "finish_reason" in choice || isObject(choice.delta);
-      const index = Number.isInteger(choice.index) ? choice.index : 0;
+      const index = asIndex(choice.index) ?? 0;
       if (!this.#begun.has(index) && this.#begun.size >= MAX_CHOICES) {
         // Else they are a stranger's, and mean something else.
         if (this.#sure) this.#fail({ code: "upstream_format", message: `more than ${MAX_CHOICES} choices came` });
@@ -1174,6 +1409,12 @@ class ProviderReader extends Spoken {
     return { item: payload, text: delta.type === "text_delta" ? asText(delta.text) : "" };
   }
 
+  rest(data) {
+    // Whose last event repeats what had no end of its own.
+    if (data && this.#api === "responses") this.#blocks.take(asObject(parsed(data)));
+    return this.#blocks.rest();
+  }
+
   #hasEnd() {
     if (["chat", "completions"].includes(this.#api) && !this.#done) {
       return this.#begun.size > 0 && [...this.#begun].every((index) => this.reasons.has(index));
@@ -1223,7 +1464,7 @@ class UiReader extends Spoken {
       this.#done = true;
       return { item: null, text: "" };
     }
-    const chunk = asObject(parsed(data));
+    const chunk = asObject(parsedEvent(data));
     if (chunk.type === "error") {
       this.error ??= failure("upstream_error", asText(chunk.errorText) || "the stream has an error");
     } else if (chunk.type === "abort") {
@@ -1235,6 +1476,10 @@ class UiReader extends Spoken {
     }
     const text = chunk.type === "text-delta" ? asText(chunk.delta) : "";
     return { item: says(chunk) ? chunk : null, text, blocks: this.#blocks.take(chunk) };
+  }
+
+  rest() {
+    return this.#blocks.rest();
   }
 
   proof() {
@@ -1259,7 +1504,7 @@ class AgUiReader extends Spoken {
   read(name, data) {
     if (!data) return null;
     this.#overrun ||= this.#done;
-    const event = asObject(parsed(data));
+    const event = asObject(parsedEvent(data));
     const isText = event.type === "TEXT_MESSAGE_CONTENT" || event.type === "TEXT_MESSAGE_CHUNK";
     if (event.type === "RUN_ERROR") {
       this.error ??= failure(
@@ -1273,6 +1518,10 @@ class AgUiReader extends Spoken {
     }
     const text = isText ? asText(event.delta) : "";
     return { item: says(event) ? event : null, text, blocks: this.#blocks.take(event) };
+  }
+
+  rest() {
+    return this.#blocks.rest();
   }
 
   proof() {
@@ -1495,7 +1744,7 @@ export class StreamVerifier {
       const torn = this.#wire.unfinished ?? false;
       this.#takeAll(this.#wire.end(), frames);
       this.#step("eof");
-      this.#conclude(clean && !torn); // framing proves nothing that ends inside an event
+      this.#conclude(clean && !torn, frames); // framing proves nothing that ends inside an event
     });
     return frames;
   }
@@ -1595,7 +1844,7 @@ export class StreamVerifier {
     }
     checkFrame(at, cursor, name, data);
     if (cursor.status !== null) {
-      this.#terminal(cursor, found);
+      this.#terminal(cursor, found, frames);
       return;
     }
     this.#step("frame");
@@ -1670,7 +1919,7 @@ export class StreamVerifier {
     if (this.state !== "open") this.#step("opening"); // the comment and native's `open` event are one opening
   }
 
-  #terminal(cursor, found) {
+  #terminal(cursor, found, frames) {
     const summary = this.#summary(found, cursor);
     if (summary && (summary.frames !== this.#seq || summary.bytes !== this.#offset)) {
       throw this.#corrupt("length", "the summary counts other frames than came");
@@ -1691,6 +1940,7 @@ export class StreamVerifier {
     if (error) this.failure = failure(error.code, error.message, error.retryable, error.resumable);
     if (this.status === "complete") {
       this.verdict = "complete";
+      this.#last(frames, cursor.seq, found.name, found.data);
       return;
     }
     if (!FINAL_STATUSES.includes(this.status)) {
@@ -1733,7 +1983,7 @@ export class StreamVerifier {
   }
 
   /** The verdict of a stream whose bytes have ended. */
-  #conclude(clean) {
+  #conclude(clean, frames) {
     if (this.state === "closed") return; // the terminal said it
     const detail = this.#dropped ? "an unfinished last event was dropped" : "";
     if (this.#promised) throw new TruncatedStream(this.cursor, detail);
@@ -1744,6 +1994,13 @@ export class StreamVerifier {
     this.failure = this.#reader.judge();
     if (this.failure !== null) throw new FailedStream("failed", this.failure, null);
     this.verdict = "unverified";
+    this.#last(frames);
+  }
+
+  /** One frame with the blocks that a proven end makes whole, if any: the terminal, where there is one. */
+  #last(frames, seq = 0, name = null, data = EMPTY) {
+    const blocks = this.#reader.rest(decode(data));
+    if (blocks.length) frames.push(new AnswerFrame(seq, name, data, { text: "", blocks }));
   }
 
   // -- small parts

@@ -110,7 +110,8 @@ def test_behind_the_proxy_it_reads_on_and_cancels_what_the_application_lets_it_r
     with fronted(app) as (proxy, _):
         found, _ = through(
             proxy.port,
-            lambda index: Plan(after=b": streamguard 1 ", cut_at=1500, end="reset"),
+            # A page that is slow loses all that such a connection brought: fewer than the attempts that it has.
+            lambda index: Plan(after=b": streamguard 1 ", cut_at=1500, end="reset") if index < 4 else Plan(),
             lambda url: read(page, f"{url}/chat", **options),
         )
     assert (found["text"], starts) == ("".join(WORDS[:20]), [1])

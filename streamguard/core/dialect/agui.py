@@ -271,7 +271,7 @@ class AgUiReader:
         delta, spare = as_text(event.get("delta")), id in self._told
         call = self._calls.get(id)
         if call is None:
-            if spare and not delta.strip():
+            if spare and not delta.strip(" \t\n\r"):  # white space of JSON
                 return ()
             call = self._calls[id] = _Call(id, as_text(event.get("toolCallName")), chunked=True, spare=spare)
         if not call.add(delta) or (block := call.block()).type != "tool_call":

@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence, Sized
 from typing import Any, Final
 
-from streamguard.core.dialect.blocks import Pieces, as_mapping, as_text, call_read, json_text
+from streamguard.core.dialect.blocks import Pieces, as_index, as_key, as_mapping, as_text, call_given, call_read
 from streamguard.core.items import BROKEN, Block
 
 __all__ = ["MAX_CHOICES", "AnthropicBlocks", "ChatBlocks", "ProviderBlocks", "ResponsesBlocks"]
@@ -40,7 +40,7 @@ class _Call:
 
     __slots__ = ("arguments", "id", "index", "name")
 
-    def __init__(self, index: object, id: str) -> None:
+    def __init__(self, index: int | str | None, id: str) -> None:
         self.index = index
         self.id = id
         self.name = Pieces()
@@ -98,7 +98,7 @@ class _Choice:
         self._reason = reason
         blocks = self.thought() + self._text_block("refusal", "refusal")
         calls, self.calls = self.calls, []
-        self._told = calls
+        self._told = calls or self._told
         return (*blocks, *(call.block(cut=reason in _CUT, choice=self.index) for call in calls))
 
     def rest(self) -> Blocks:
@@ -123,7 +123,7 @@ class _Choice:
 
     def _call_of(self, piece: Mapping[str, Any]) -> _Call:
         """The call that a piece goes on with, or a new one."""
-        index, id = piece.get("index"), as_text(piece.get("id"))
+        index, id = as_key(piece.get("index")), as_text(piece.get("id"))
         same = [call for call in self.calls if index is None or call.index == index]
         for call in same:
             if id and call.id == id:
@@ -154,8 +154,7 @@ class ChatBlocks:
             delta, reason = as_mapping(choice.get("delta")), choice.get("finish_reason")
             if not delta and not reason:
                 continue
-            index = choice.get("index")
-            state = self._of(index if isinstance(index, int) else 0)
+            state = self._of(as_index(choice.get("index")) or 0)
             blocks += state.take(delta)
             if reason:
                 blocks += state.ended(str(reason))
@@ -183,10 +182,10 @@ class AnthropicBlocks:
     """The content blocks of Anthropic's events, each at its stop."""
 
     def __init__(self) -> None:
-        self._open: dict[Any, tuple[Mapping[str, Any], Pieces, Pieces]] = {}  # its start, pieces, signature
+        self._open: dict[int | str | None, tuple[Mapping[str, Any], Pieces, Pieces]] = {}  # start, pieces, signature
 
     def take(self, kind: str, payload: Mapping[str, Any]) -> Blocks:
-        index = payload.get("index")
+        index = as_key(payload.get("index"))
         if kind == "content_block_start":
             start = as_mapping(payload.get("content_block"))
             before = self._open.pop(index, None)
@@ -214,10 +213,12 @@ class AnthropicBlocks:
 
 def _content_block(start: Mapping[str, Any], pieces: Pieces, signature: Pieces, *, cut: bool = False) -> Block:
     fields = {key: value for key, value in start.items() if key != "type"}
-    kind = str(start.get("type"))
+    kind = as_text(start.get("type"))
     if kind == "tool_use":
-        arguments = str(pieces) or json_text(fields.get("input") or "")  # some give it whole at the start
-        return call_read(as_text(fields.get("id")), as_text(fields.get("name")), arguments, cut=cut)
+        id, name, told = as_text(fields.get("id")), as_text(fields.get("name")), fields.get("input")
+        if told and not (pieces or isinstance(told, str)):  # some give it whole at the start
+            return call_given(id, name, told, cut=cut)
+        return call_read(id, name, str(pieces) or as_text(told), cut=cut)
     if kind == "thinking":
         signed = str(signature) or as_text(fields.get("signature"))
         return Block("reasoning", {"text": str(pieces), **({"signature": signed} if signed else {})})
@@ -259,7 +260,7 @@ class ResponsesBlocks:
     def rest(self) -> Blocks:
         """The items that had no end of their own, and calls that nothing repeats, as far as they came."""
         items = [item for item in map(as_mapping, self._output) if item]
-        kinds = dict.fromkeys(str(item.get("type")) for item in items)
+        kinds = dict.fromkeys(as_text(item.get("type")) for item in items)
         untold = [item for kind in kinds for item in self._untold(kind, items)]
         blocks = tuple(block for item in untold for block in _item_block(item))
         ended = [mark for mark in (*self._done, *map(_mark, untold)) if mark[0] == "function_call"]
@@ -270,7 +271,7 @@ class ResponsesBlocks:
     def _untold(self, kind: str, items: Sequence[Mapping[str, Any]]) -> Sequence[Mapping[str, Any]]:
         """The items of a type that were not handed out. They are counted first: some servers give an item another id in
         their last event, and a call that is handed out twice would be run twice."""
-        same = [item for item in items if str(item.get("type")) == kind]
+        same = [item for item in items if as_text(item.get("type")) == kind]
         done = [mark for mark in self._done if mark[0] == kind]
         missing = max(0, len(same) - len(done))
         left = [item for item in same if not any(_is_same(_mark(item), mark) for mark in done)]
@@ -279,8 +280,7 @@ class ResponsesBlocks:
 
 def _place(payload: Mapping[str, Any], id: object) -> object:
     """What tells the item of an event: its id, or its place among the others."""
-    index = payload.get("output_index")
-    return as_text(id) or (index if isinstance(index, int) else None)
+    return as_text(id) or as_index(payload.get("output_index"))
 
 
 def _call_id(item: Mapping[str, Any]) -> str:
@@ -290,7 +290,7 @@ def _call_id(item: Mapping[str, Any]) -> str:
 def _mark(item: Mapping[str, Any]) -> tuple[str, str, str, int]:
     """What an item is known by: its type, ids, and what it says, if it is a call."""
     said = hash((as_text(item.get("name")), as_text(item.get("arguments"))))
-    return (str(item.get("type")), as_text(item.get("id")), _call_id(item), said)
+    return (as_text(item.get("type")), as_text(item.get("id")), _call_id(item), said)
 
 
 def _is_same(mark: tuple[str, str, str, int], other: tuple[str, str, str, int]) -> bool:
@@ -299,7 +299,7 @@ def _is_same(mark: tuple[str, str, str, int], other: tuple[str, str, str, int]) 
 
 
 def _item_block(item: Mapping[str, Any]) -> Blocks:
-    type = str(item.get("type"))
+    type = as_text(item.get("type"))
     if type == "message":
         return _NONE  # its text was handed out, and so was its refusal
     if type == "function_call":

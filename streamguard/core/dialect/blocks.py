@@ -9,14 +9,18 @@
 
 A part of a JSON object is never a JSON object, so arguments that are one are whole. That is the test that
 stands between a reader and half a call, whatever the provider says of how the call ended.
+
+The JavaScript client makes the same blocks: what one language reads and another does not (an object nested too deep, an
+integer too long) is a call to run in none, and an index is a number whole in all of them.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any, Final
 
-from streamguard.core.errors import UnsupportedItem
+from streamguard.core.errors import NotSerialisable, UnsupportedItem
 from streamguard.core.items import Block
 from streamguard.core.jsontext import dumps, object_in
 
@@ -25,9 +29,12 @@ __all__ = [
     "MAX_HELD",
     "Pieces",
     "as_call",
+    "as_index",
+    "as_key",
     "as_mapping",
     "as_text",
     "awaited",
+    "call_given",
     "call_read",
     "call_written",
     "image_url",
@@ -36,6 +43,9 @@ __all__ = [
 ]
 
 MAX_HELD: Final = 16 * 1024 * 1024  # characters of one block that is not whole yet; no writer makes a larger one
+_MAX_DEPTH: Final = 256  # of arguments: `json` itself gives up at a depth that depends on what calls it
+_MAX_DIGITS: Final = 4300  # of an integer in them, where `int` gives up
+_PART: Final = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"|[\[\]{}]|-?([0-9]+)([.eE][0-9.eE+-]*)?', re.DOTALL)
 
 
 def as_mapping(value: object) -> Mapping[str, Any]:
@@ -46,6 +56,18 @@ def as_mapping(value: object) -> Mapping[str, Any]:
 def as_text(value: object) -> str:
     """`value` if it is text, else none."""
     return value if isinstance(value, str) else ""
+
+
+def as_index(value: object) -> int | None:
+    """`value` if it is a whole number, else none: `true` is no number, and `1.0` is 1 where all are of one kind."""
+    if isinstance(value, int):
+        return None if isinstance(value, bool) else value
+    return int(value) if isinstance(value, float) and value.is_integer() else None
+
+
+def as_key(value: object) -> int | str | None:
+    """`value` if it can tell one thing from another: a whole number, or text."""
+    return value if isinstance(value, str) else as_index(value)
 
 
 class Pieces:
@@ -87,6 +109,22 @@ class Call(tuple[str, str, str]):
         return object_in(self[2] or "{}")
 
 
+def _are_arguments(text: str) -> bool:
+    """Whether a text is what a call may be run with: a JSON object that every reader of JSON takes."""
+    return object_in(text) is not None and not _is_too_much(text)
+
+
+def _is_too_much(text: str) -> bool:
+    depth = 0
+    if len(text) > 2 * _MAX_DEPTH:
+        for part in _PART.finditer(text):
+            mark, digits = part[0], part[1]
+            depth += (mark in "[{") - (mark in "]}")
+            if depth > _MAX_DEPTH or (digits and part[2] is None and len(digits) > _MAX_DIGITS):
+                return True
+    return False
+
+
 def call_written(block: Block, dialect: str) -> Call:
     """The parts of a `tool_call` block. Raises UnsupportedItem where one is missing or no text: an SDK
     would pass half a call on to the code that runs it."""
@@ -107,7 +145,16 @@ def call_read(id: str, name: str, arguments: str, *, cut: bool = False, choice: 
     fields: dict[str, Any] = {"id": id, "name": name, "arguments": text}
     if choice:
         fields["choice"] = choice
-    return Block("invalid_tool_call" if object_in(text) is None else "tool_call", fields)
+    return Block("tool_call" if _are_arguments(text) else "invalid_tool_call", fields)
+
+
+def call_given(id: str, name: str, input: object, *, cut: bool = False) -> Block:
+    """The same of a call whose arguments came as JSON instead of text. NaN, which some servers write, has no form
+    in it, and no call is run with something else instead."""
+    try:
+        return call_read(id, name, dumps(input).decode(), cut=cut)
+    except NotSerialisable:
+        return call_read(id, name, "", cut=True)
 
 
 def as_call(block: Block) -> Block:
@@ -116,9 +163,8 @@ def as_call(block: Block) -> Block:
     if block.type != "tool_call":
         return block
     arguments = block.fields.get("arguments") or "{}"
-    whole = object_in(arguments) if isinstance(arguments, str) else arguments
-    kind = "tool_call" if isinstance(whole, Mapping) else "invalid_tool_call"
-    return Block(kind, {**block.fields, "arguments": arguments})
+    whole = _are_arguments(arguments) if isinstance(arguments, str) else isinstance(arguments, Mapping)
+    return Block("tool_call" if whole else "invalid_tool_call", {**block.fields, "arguments": arguments})
 
 
 def awaited(kind: str) -> int:

@@ -21,7 +21,7 @@ import attrs
 from streamguard.core.codes import code_in
 from streamguard.core.dialect.assembly import MAX_CHOICES, ProviderBlocks
 from streamguard.core.dialect.base import Reading
-from streamguard.core.dialect.blocks import as_mapping
+from streamguard.core.dialect.blocks import as_index, as_mapping
 from streamguard.core.dialect.mould import Mould
 from streamguard.core.errors import Failure
 from streamguard.core.items import BROKEN, Block, Event
@@ -219,9 +219,7 @@ class ProviderStream:
             if not isinstance(choice, Mapping):
                 continue  # not this API's: a stranger's events pass through `raw` too
             self.sure = self.sure or "finish_reason" in choice or isinstance(choice.get("delta"), Mapping)
-            index = choice.get("index")
-            if not isinstance(index, int):
-                index = 0
+            index = as_index(choice.get("index")) or 0
             if index not in self.begun:
                 if len(self.begun) >= MAX_CHOICES:
                     if self.sure:  # else they are a stranger's, and mean something else

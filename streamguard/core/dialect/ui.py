@@ -21,8 +21,10 @@ import attrs
 from streamguard.core.dialect.base import Payload, Reading
 from streamguard.core.dialect.blocks import (
     Pieces,
+    as_key,
     as_mapping,
     as_text,
+    call_given,
     call_read,
     call_written,
     image_url,
@@ -244,9 +246,10 @@ class UiReader:
         elif kind == "tool-output-error":
             return (Block("tool_result", {"id": id, "content": as_text(chunk.get("errorText")), "is_error": True}),)
         elif kind == "reasoning-delta":
-            self._held.setdefault(("reasoning", chunk.get("id")), Pieces()).add(as_text(chunk.get("delta")))
+            self._held.setdefault(("reasoning", as_key(chunk.get("id"))), Pieces()).add(as_text(chunk.get("delta")))
         elif kind == "reasoning-end":
-            return (Block("reasoning", {"text": str(self._held.pop(("reasoning", chunk.get("id")), Pieces()))}),)
+            held = self._held.pop(("reasoning", as_key(chunk.get("id"))), "")
+            return (Block("reasoning", {"text": str(held)}),)
         elif kind == "file":
             return (_file(chunk),)
         elif kind.startswith("data-"):
@@ -258,12 +261,13 @@ class UiReader:
         """A call whose input is there: as its pieces had it, if they say the same."""
         self._names.pop(id, None)
         told, pieces = chunk.get("input"), str(self._held.pop(id, ""))
-        block = call_read(id, as_text(chunk.get("toolName")), pieces or json_text(told))
+        name, given = as_text(chunk.get("toolName")), pieces or as_text(told)
+        block = call_read(id, name, given) if given else call_given(id, name, told)
         if chunk.get("type") == "tool-input-error":
             return Block("invalid_tool_call", block.fields)
         if block.type == "tool_call" and json.loads(block.fields["arguments"]) == told:
             return block
-        return call_read(id, as_text(chunk.get("toolName")), dumps(told).decode())
+        return call_given(id, name, told)
 
     def rest(self, data: str) -> tuple[Block, ...]:
         """What nothing ended: reasoning, and calls as far as their input came."""

@@ -9,7 +9,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from streamguard.core.dialect import blocks
-from streamguard.core.dialect.blocks import Pieces, as_call, call_read, call_written, image_url, json_text, text_of
+from streamguard.core.dialect.blocks import (
+    Pieces,
+    as_call,
+    as_index,
+    as_key,
+    call_read,
+    call_written,
+    image_url,
+    json_text,
+    text_of,
+)
 from streamguard.core.errors import UnsupportedItem
 from streamguard.core.items import Block, tool_call
 
@@ -32,6 +42,28 @@ def test_no_part_of_arguments_is_ever_a_call(arguments: dict[str, object], cut: 
 @pytest.mark.parametrize("text", ["[1]", '"a"', "1", "null", "{}{}", '{"a": NaN}', "[" * 100_000])
 def test_arguments_that_are_no_object_are_no_call(text: str) -> None:
     assert call_read("c", "f", text) == Block("invalid_tool_call", {"id": "c", "name": "f", "arguments": text})
+
+
+@pytest.mark.parametrize(
+    ("text", "kind"),
+    [
+        (f'{{"a":{"[" * 255}{"]" * 255}}}', "tool_call"),
+        (f'{{"a":{"[" * 256}{"]" * 256}}}', "invalid_tool_call"),
+        (f'{{"a":[{",".join(["[{}]"] * 300)}]}}', "tool_call"),
+        (f'{{"a":-{"1" * 4300}}}', "tool_call"),
+        (f'{{"a":-{"1" * 4301}}}', "invalid_tool_call"),
+        (f'{{"a":{"1" * 4301}.0}}', "tool_call"),
+        (f'{{"a":"{"1" * 4301}{"[" * 300}\\"{"{" * 300}"}}', "tool_call"),
+    ],
+)
+def test_what_some_languages_do_not_read_is_no_call_in_any(text: str, kind: str) -> None:
+    assert call_read("c", "f", text).type == kind
+    assert as_call(tool_call("c", "f", text)).type == kind
+
+
+def test_an_index_is_a_whole_number_as_every_language_has_them() -> None:
+    assert [as_index(value) for value in (1, 1.0, -1, 1.5, float("inf"), True, "1", None)] == [1, 1, -1, *[None] * 5]
+    assert [as_key(value) for value in (1.0, "1", False, [1])] == [1, "1", None, None]
 
 
 def test_a_call_without_arguments_has_none_unless_it_was_cut() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from typing import Any
 
 import pytest
@@ -62,6 +63,7 @@ class TestChat:
         call = chunk("tool_calls", piece(ARGUMENTS))
         assert blocks(call, chunk(None, piece(ARGUMENTS)), "[DONE]") == [CALL]
         assert blocks(call, chunk(None, piece("{}")), "[DONE]") == [CALL, invalid("{}")]
+        assert blocks(call, chunk("tool_calls"), chunk(None, piece(ARGUMENTS)), "[DONE]") == [CALL]
 
     def test_a_choice_without_a_reason_and_reasoning_and_refusals_behind_one(self) -> None:
         other = {"choices": [{"index": 1, "delta": {"tool_calls": [piece("")]}}]}
@@ -84,6 +86,11 @@ def input_delta(text: str) -> dict[str, Any]:
 
 
 class TestAnthropic:
+    def test_input_that_json_has_no_form_for_is_no_call_and_no_error(self) -> None:
+        end = [{"type": "content_block_stop", "index": 0}]
+        assert blocks(start(input={"eur": math.nan}), *end, *self.END) == [invalid("")]
+        assert blocks(start(input={"eur": math.inf}), *self.END) == [invalid("")]
+
     END = ({"type": "message_delta", "delta": {"stop_reason": "tool_use"}}, {"type": "message_stop"})
 
     @pytest.mark.parametrize(
@@ -155,6 +162,10 @@ class TestResponses:
 
 
 class TestUi:
+    def test_input_that_json_has_no_form_for_is_no_call_and_no_error(self) -> None:
+        told = {"type": "tool-input-available", "toolCallId": "c", "toolName": "pay", "input": {"eur": math.nan}}
+        assert blocks(told, *self.END, dialect="ui") == [invalid("")]
+
     END = ({"type": "finish"}, "[DONE]")
 
     def test_calls_and_reasoning_that_nothing_ends(self) -> None:
