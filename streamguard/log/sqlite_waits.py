@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import sys
 import threading
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
@@ -13,7 +12,7 @@ import attrs
 
 from streamguard.core.cursor import Cursor
 from streamguard.log.sqlite_reading import moved
-from streamguard.log.waits import Waits, Wakers, wake
+from streamguard.log.waits import Waits, Wakers, asyncio_loop, wake
 from streamguard.runtime.wakeup import LoopCaller
 
 __all__ = ["Call", "Loop", "Loops", "Standing", "Waiter", "Waiters", "deliver"]
@@ -53,7 +52,7 @@ class Loops:
 
     def here(self) -> Loop:
         last = self._last
-        if last is not None and "trio" not in sys.modules and asyncio.get_running_loop() is last.asyncio:
+        if last is not None and last.asyncio is not None and asyncio_loop() is last.asyncio:
             return last
         self._last = last = Loop()
         return last

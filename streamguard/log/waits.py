@@ -18,7 +18,7 @@ from typing import Final
 
 import anyio
 
-__all__ = ["Wakers", "Waits", "wake"]
+__all__ = ["Wakers", "Waits", "asyncio_loop", "wake"]
 
 _LONGEST: Final = 365 * 86400.0  # seconds of a timer; some event loops cannot count to infinity
 
@@ -62,7 +62,7 @@ class Waits:
         self._thread = thread
         sleeper, wakers.spare = wakers.spare, None
         if sleeper is None or not sleeper.is_here():
-            loop = _asyncio_loop()
+            loop = asyncio_loop()
             if loop is None:
                 await self._sleep_anywhere(wakers, seconds)
                 return
@@ -109,8 +109,8 @@ class _Sleeper:
         self._future: asyncio.Future[None] | None = None
 
     def is_here(self) -> bool:
-        """Whether it can sleep in the task that runs now: where there is no trio, what runs in its loop is a task."""
-        return "trio" not in sys.modules and asyncio.get_running_loop() is self._loop
+        """Whether it can sleep in the task that runs now."""
+        return asyncio_loop() is self._loop
 
     def sleep(self, seconds: float) -> asyncio.Future[None]:
         """What to await."""
@@ -147,11 +147,12 @@ class _Sleeper:
             self._set(self._due)
 
 
-def _asyncio_loop() -> asyncio.AbstractEventLoop | None:
-    """The loop whose task this is, or None under trio: as a guest of asyncio's loop, it runs outside of any task."""
+def asyncio_loop() -> asyncio.AbstractEventLoop | None:
+    """The loop whose task runs now, or None under trio, which as a guest of asyncio's runs outside of any task.
+    Where nobody has imported it that is not asked. httpcore does import it wherever it is installed.
+    """
     try:
-        task = asyncio.current_task()
+        loop = asyncio.get_running_loop()
     except RuntimeError:
         return None
-    return None if task is None else task.get_loop()
-
+    return None if "trio" in sys.modules and asyncio.current_task(loop) is None else loop
