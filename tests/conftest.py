@@ -4,7 +4,8 @@ Hypothesis: `HYPOTHESIS_PROFILE=ci` (the default: 200 examples, the same ones ev
 (20,000, seeded by `--hypothesis-seed`). No deadlines: a slow machine is not a wrong answer.
 
 Loops: a test marked `anyio` runs on asyncio, on asyncio with uvloop, and on trio. One that needs a
-real uvicorn overrides `anyio_backend` with the asyncio ones (`ASYNCIO_BACKENDS`).
+real uvicorn overrides `anyio_backend` with the asyncio ones (`ASYNCIO_BACKENDS`); one in a folder of virtual time
+that needs real time, with `LOOPS`, or by the mark `real_loops`.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from hypothesis import HealthCheck, settings
 
 from tests.absence import IN_CI, absent
 
-__all__ = ["ASYNCIO_BACKENDS"]
+__all__ = ["ASYNCIO_BACKENDS", "LOOPS", "real_loops"]
 
 @pytest.fixture(autouse=True)
 def drain_of_sse_starlette(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -55,9 +56,11 @@ ASYNCIO_BACKENDS = [
     pytest.param(("asyncio", {"use_uvloop": False}), id="asyncio"),
     pytest.param(("asyncio", {"use_uvloop": True}), id="asyncio+uvloop", marks=_WITHOUT_UVLOOP),
 ]
+LOOPS = [*ASYNCIO_BACKENDS, pytest.param(("trio", {}), id="trio")]
+real_loops = pytest.mark.parametrize("anyio_backend", LOOPS)
 
 
-@pytest.fixture(params=[*ASYNCIO_BACKENDS, pytest.param(("trio", {}), id="trio")], scope="session")
+@pytest.fixture(params=LOOPS, scope="session")
 def anyio_backend(request: pytest.FixtureRequest) -> Any:
     return request.param
 

@@ -30,11 +30,11 @@ from streamguard.testing.sockets import (
     connected,
     finish,
     listening,
-    readable,
     received,
     reset,
     reset_on_close,
     send_all,
+    speaks,
 )
 
 __all__ = ["HEAD", "End", "FaultProxy", "Gate", "Passage", "Plan", "RandomCut"]
@@ -124,8 +124,10 @@ class FaultProxy:
         server: socket.socket | None = None
         try:
             if passage is None:
-                # A browser connects ahead: what it does not use must take no number, nor a plan that is made too early.
-                await readable(client)
+                # Browsers and Node connect ahead: what they do not use, or leave again at once, must take no number,
+                # nor a plan that is made too early.
+                if not await speaks(client):
+                    return
                 passage = self._begun()
             server = await connected(*self.target)
             await self._pass(client, server, passage)

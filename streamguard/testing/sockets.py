@@ -20,7 +20,7 @@ if sys.platform == "linux":
     from termios import TIOCOUTQ
 
 __all__ = [
-    "accepted", "connected", "finish", "listening", "readable", "received", "reset", "reset_on_close", "send_all",
+    "accepted", "connected", "finish", "listening", "received", "reset", "reset_on_close", "send_all", "speaks",
 ]  # fmt: skip
 
 _PIECE: Final = 16 * 1024  # bytes read at once
@@ -31,9 +31,14 @@ _readable: Final[_Wait] = getattr(anyio, "wait_readable", None) or anyio.wait_so
 _writable: Final[_Wait] = getattr(anyio, "wait_writable", None) or anyio.wait_socket_writable
 
 
-async def readable(sock: socket.socket) -> None:
-    """Wait until there is something to read, or the peer has left."""
-    await _readable(sock)
+async def speaks(sock: socket.socket) -> bool:
+    """Wait until there is something to read, or the peer has left without a word (False). Nothing is taken."""
+    while True:
+        await _readable(sock)
+        try:
+            return bool(sock.recv(1, socket.MSG_PEEK))
+        except BlockingIOError:
+            continue
 
 
 async def listening(host: str) -> socket.socket:

@@ -17,12 +17,9 @@ from streamguard.core.flush import Immediate
 from streamguard.core.items import Block, Checkpoint, Event, Finish, Item, Joined
 from streamguard.core.verify import StreamVerifier
 from streamguard.runtime.buffer import Buffer, HandOver, next_size, size_of
-from tests.conftest import ASYNCIO_BACKENDS
+from tests.conftest import real_loops
 from tests.runtime.fakes import native
 from tests.runtime.virtual import run
-
-TRIO = pytest.param(("trio", {}), id="trio")
-real_loops = pytest.mark.parametrize("anyio_backend", [*ASYNCIO_BACKENDS, TRIO])
 
 
 class Threaded:
@@ -393,31 +390,28 @@ def test_a_failure_that_means_something_else_to_a_task_is_told_as_one_that_does_
     run("trio", test)
 
 
-@pytest.mark.parametrize("backend", ["asyncio", "trio"])
-def test_after_close_nothing_waits_and_nobody_does(backend: str) -> None:
-    async def test() -> None:
-        buffer = HandOver(Buffer(max_items=2))
-        buffer.put(b"1")
-        buffer.put(b"2")
-        results: list[bool] = []
+@real_loops
+async def test_after_close_nothing_waits_and_nobody_does(anyio_backend: Any) -> None:
+    buffer = HandOver(Buffer(max_items=2))
+    buffer.put(b"1")
+    buffer.put(b"2")
+    results: list[bool] = []
 
-        async def producer() -> None:
-            results.append(await buffer.room_made())
+    async def producer() -> None:
+        results.append(await buffer.room_made())
 
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(producer)
-            with Threaded(lambda: results.append(buffer.wait_for_room())):
-                await anyio.wait_all_tasks_blocked()
-                while len(buffer._sleepers) < 2:
-                    threading.Event().wait(0.001)
-                buffer.close()
-        assert results == [False, False]
-        assert not buffer.put(b"3")
-        buffer.end(ValueError("too late"))
-        assert await rest(buffer) == []
-        assert len(buffer._queue) <= 3  # two ends, and the one item that came too late
-
-    run(backend, test)
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(producer)
+        with Threaded(lambda: results.append(buffer.wait_for_room())):
+            await anyio.wait_all_tasks_blocked()
+            while len(buffer._sleepers) < 2:
+                threading.Event().wait(0.001)
+            buffer.close()
+    assert results == [False, False]
+    assert not buffer.put(b"3")
+    buffer.end(ValueError("too late"))
+    assert await rest(buffer) == []
+    assert len(buffer._queue) <= 3  # two ends, and the one item that came too late
 
 
 def test_close_while_the_producer_is_about_to_wait_does_not_leave_it_waiting() -> None:

@@ -12,6 +12,7 @@ from streamguard.core.items import Checkpoint
 from streamguard.runtime.buffer import Buffer
 from streamguard.runtime.checkpoints import CheckpointEvery
 from streamguard.runtime.source import TokenSource
+from tests.conftest import real_loops
 
 pytestmark = pytest.mark.anyio
 
@@ -97,19 +98,34 @@ def consistent(items: list[Any]) -> list[int]:
     return places
 
 
-@pytest.mark.parametrize("kind", [Sync, Async, Steps, AsyncSteps])
-@pytest.mark.parametrize("buffer", [None, Buffer(max_items=50)], ids=["direct", "ahead"])
-async def test_a_checkpoint_stands_behind_what_was_yielded_before_it(kind: type[Model], buffer: Buffer | None) -> None:
-    """Also where the source runs ahead of whoever reads."""
-    model = kind(10)
+each_buffer = pytest.mark.parametrize("buffer", [None, Buffer(max_items=50)], ids=["direct", "ahead"])
+
+
+async def read_by_a_slow_reader(model: Model, buffer: Buffer | None, pause: float) -> None:
+    """The source may run ahead of it."""
     source = TokenSource(CheckpointEvery(items=3).over(model), buffer=buffer)
     items = []
     async with source:
         async for item in source:
             items.append(item)
-            await anyio.sleep(2.0)
+            await anyio.sleep(pause)
     assert consistent(items) == [3, 6, 9]
-    assert model.closes == (["generator", "model"] if kind in (Sync, Async) else ["model"])
+    assert model.closes == (["generator", "model"] if isinstance(model, (Sync, Async)) else ["model"])
+
+
+@pytest.mark.parametrize("kind", [Async, AsyncSteps])
+@each_buffer
+async def test_a_checkpoint_stands_behind_what_was_yielded_before_it(kind: type[Model], buffer: Buffer | None) -> None:
+    await read_by_a_slow_reader(kind(10), buffer, 2.0)
+
+
+@real_loops
+@pytest.mark.parametrize("kind", [Sync, Steps])
+@each_buffer
+async def test_a_checkpoint_stands_behind_what_a_thread_yielded_before_it(
+    kind: type[Model], buffer: Buffer | None
+) -> None:
+    await read_by_a_slow_reader(kind(10), buffer, 0.001)
 
 
 async def test_time_makes_a_checkpoint_due() -> None:
@@ -120,6 +136,7 @@ async def test_time_makes_a_checkpoint_due() -> None:
     assert consistent([item async for item in TokenSource(both.over(Async(5)))]) == [2, 4]
 
 
+@real_loops
 @pytest.mark.parametrize("kind", [Async, Sync])
 async def test_a_reader_that_leaves_closes_the_model(kind: type[Model]) -> None:
     model = kind(10)
@@ -163,6 +180,7 @@ class Growing(Sync):
             yield text
 
 
+@real_loops
 async def test_a_checkpoint_keeps_what_the_state_was_though_the_source_runs_ahead() -> None:
     source = TokenSource(CheckpointEvery(items=2).over(Growing(6)), buffer=Buffer(100))
     async with source:

@@ -15,13 +15,13 @@ import pytest
 from streamguard.core.errors import SourceFailed
 from streamguard.core.flush import Within
 from streamguard.core.receipt import Verdict
-from tests.conftest import ASYNCIO_BACKENDS
+from tests.conftest import LOOPS
 from tests.runtime.fakes import Script, Served, Wire, serve
 
 pytestmark = pytest.mark.anyio
 
 
-@pytest.fixture(params=[*ASYNCIO_BACKENDS, pytest.param(("trio", {}), id="trio")])
+@pytest.fixture(params=LOOPS)
 def anyio_backend(request: pytest.FixtureRequest) -> Any:
     return request.param
 

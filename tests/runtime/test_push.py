@@ -14,13 +14,13 @@ from streamguard.core.errors import SourceFailed, StreamClosed
 from streamguard.runtime.buffer import Buffer
 from streamguard.runtime.push import PushSource
 from streamguard.runtime.source import TokenSource
-from tests.conftest import ASYNCIO_BACKENDS
+from tests.conftest import LOOPS
 from tests.runtime.fakes import serve
 
 pytestmark = pytest.mark.anyio
 
 
-@pytest.fixture(params=[*ASYNCIO_BACKENDS, pytest.param(("trio", {}), id="trio")])
+@pytest.fixture(params=LOOPS)
 def anyio_backend(request: pytest.FixtureRequest) -> Any:
     """Threads take real time, so this is not the virtual one."""
     return request.param

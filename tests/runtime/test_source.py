@@ -18,6 +18,7 @@ from streamguard.core.items import Block
 from streamguard.runtime.buffer import Buffer
 from streamguard.runtime.push import PushSource
 from streamguard.runtime.source import TokenSource
+from tests.conftest import real_loops
 from tests.runtime.fakes import Script, serve, task_id
 from tests.runtime.virtual import BACKENDS, run
 
@@ -397,6 +398,7 @@ ONE_SHOT = {
 }
 
 
+@real_loops
 @each(ONE_SHOT)
 @pytest.mark.parametrize("wrapped", [False, True], ids=["given", "made by a function"])
 async def test_a_source_that_was_read_is_no_empty_answer(make: Callable[[], Any], wrapped: bool) -> None:
@@ -442,6 +444,7 @@ async def test_a_generator_whose_first_item_was_taken_by_hand_gives_the_others()
         assert [item async for item in items] == [B]
 
 
+@real_loops
 @each(ONE_SHOT)
 @pytest.mark.parametrize("early", [True, False], ids=["made before", "made after"])
 async def test_a_second_reader_is_refused_and_takes_nothing_from_the_first(
@@ -471,6 +474,7 @@ async def test_one_that_was_closed_unread_is_spent_too(make: Callable[[], Any]) 
         TokenSource(one)
 
 
+@real_loops
 async def test_an_iterable_serves_any_number_of_answers() -> None:
     again = GeneratorMethod()
     for producer in (again, again, ["a", "b"], ["a", "b"]):

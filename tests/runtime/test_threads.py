@@ -18,7 +18,7 @@ from streamguard.core.items import Block
 from streamguard.runtime.buffer import Buffer
 from streamguard.runtime.source import TokenSource
 from streamguard.runtime.threads import ThreadIterator
-from tests.conftest import ASYNCIO_BACKENDS
+from tests.conftest import LOOPS
 from tests.runtime.fakes import Served, serve
 
 pytestmark = pytest.mark.anyio
@@ -26,7 +26,7 @@ pytestmark = pytest.mark.anyio
 VARIABLE: contextvars.ContextVar[str] = contextvars.ContextVar("variable", default="unset")
 
 
-@pytest.fixture(params=[*ASYNCIO_BACKENDS, pytest.param(("trio", {}), id="trio")])
+@pytest.fixture(params=LOOPS)
 def anyio_backend(request: pytest.FixtureRequest) -> Any:
     """Threads take real time, so this is not the virtual one."""
     return request.param

@@ -28,6 +28,7 @@ from streamguard.runtime.shortcut import NearSource
 from streamguard.runtime.source import TokenSource
 from streamguard.runtime.timing import Timing
 from tests.adapters.wsgi_calls import called
+from tests.conftest import real_loops
 from tests.observe.noted import Noted
 from tests.runtime.fakes import SID, Script, Wire, native, serve
 from tests.runtime.logs import Store, make_producer
@@ -248,6 +249,7 @@ async def test_what_is_sent_is_the_same_with_samples(every: int) -> None:
     assert plain.chunks == other.chunks
 
 
+@real_loops
 async def test_a_source_on_a_thread_is_sampled_where_it_yields() -> None:
     noted = Noted()
     noted.every = 2

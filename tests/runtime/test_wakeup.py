@@ -12,10 +12,10 @@ import pytest
 import trio
 
 from streamguard.runtime.wakeup import LoopCaller, in_loop
-from tests.conftest import ASYNCIO_BACKENDS
+from tests.conftest import LOOPS
 
 
-@pytest.fixture(params=[*ASYNCIO_BACKENDS, pytest.param(("trio", {}), id="trio")])
+@pytest.fixture(params=LOOPS)
 def anyio_backend(request: pytest.FixtureRequest) -> Any:
     return request.param
 

@@ -3,15 +3,22 @@
 Both loops jump to the next timer when nothing else can run. A *point* on asyncio is before each callback
 of the loop, on trio before each batch of tasks; `at` is called there, outside any task, so it can do what a
 signal, another connection or a server could do at that very moment: cancel a task, set an event.
+
+A loop that jumps whenever nothing can run waits for no thread: what one does would be there or not as the machine
+pleases. So code that runs in one of them may start none; its test asks for real time (`real_loops`). A thread that
+the test itself joins at once is waited for, and no such thing: a daemon is.
 """
 
 from __future__ import annotations
 
 import asyncio
 import heapq
+import threading
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
+from unittest import mock
 
 import anyio
 import attrs
@@ -20,7 +27,7 @@ import trio.abc
 import trio.testing
 from trio._core import _run as trio_run
 
-__all__ = ["BACKENDS", "Interruption", "VirtualLoop", "backend_options", "run"]
+__all__ = ["BACKENDS", "Interruption", "VirtualLoop", "backend_options", "no_thread", "run"]
 
 BACKENDS = ("asyncio", "trio")
 START = 0.0  # where trio's clock starts too: a time of zero is a time like any other
@@ -105,6 +112,28 @@ def backend_options(backend: str, interruption: Interruption | None = None, tick
     return {"clock": clock, "instruments": [_Points(interruption, clock, tick)]}
 
 
+def _in_virtual_time() -> bool:
+    try:
+        return isinstance(asyncio.get_running_loop(), VirtualLoop)
+    except RuntimeError:
+        runner = getattr(trio_run.GLOBAL_RUN_CONTEXT, "runner", None)
+        return runner is not None and isinstance(runner.clock, trio.testing.MockClock)
+
+
+@contextmanager
+def no_thread() -> Iterator[None]:
+    """Within, code in a virtual loop that starts a daemon thread raises AssertionError."""
+    start = threading.Thread.start
+
+    def refused(thread: threading.Thread) -> None:
+        if thread.daemon and _in_virtual_time():
+            raise AssertionError(f"{thread.name} in virtual time, which no thread keeps up with: see real_loops")
+        start(thread)
+
+    with mock.patch.object(threading.Thread, "start", refused):
+        yield
+
+
 def run(
     backend: str,
     test: Callable[[], Awaitable[Any]],
@@ -122,6 +151,7 @@ def run(
             return await test()
 
     options = backend_options(backend, interruption, tick)
-    if backend == "trio":
-        return trio.run(limited, **options)  # anyio's own, in its oldest versions, drops the clock
-    return anyio.run(limited, backend=backend, backend_options=options)
+    with no_thread():
+        if backend == "trio":
+            return trio.run(limited, **options)  # anyio's own, in its oldest versions, drops the clock
+        return anyio.run(limited, backend=backend, backend_options=options)

@@ -128,6 +128,20 @@ async def test_a_connection_that_asks_for_nothing_takes_no_number() -> None:
             assert asked == [0, 1]
 
 
+@pytest.mark.parametrize("leave", ["closes", "resets"])
+async def test_a_connection_that_leaves_without_a_word_takes_no_number(leave: str) -> None:
+    """Node opens one more than it uses, and closes it, where an attempt was given up while connecting."""
+    async with serving(answer, lambda index: Plan(cut_at=10 if index == 0 else None)) as proxy:
+        sock = socket.create_connection((proxy.host, proxy.port))
+        await until(lambda: proxy.open)
+        if leave == "resets":
+            reset_on_close(sock)
+        sock.close()
+        await until(lambda: not proxy.open)
+        assert len((await fetched(proxy))[0]) == 10
+        assert (proxy.connections, len(proxy.history)) == (1, 1)
+
+
 async def test_a_stall_holds_the_rest_until_its_time_has_passed() -> None:
     async with serving(answer, Plan(stall_at=10, stall=0.05)) as proxy:
         before = anyio.current_time()
