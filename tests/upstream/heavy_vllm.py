@@ -7,7 +7,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -15,9 +16,9 @@ from typing import Any
 import httpx
 
 from tests.absence import require
-from tests.upstream.heavy import ASKED, UP, Server, body, started
+from tests.upstream.heavy import ASKED, UP, Server, body, started, streamed
 
-__all__ = ["LIMITS", "MEMORY", "endless", "engine_of", "metric", "vllm_server"]
+__all__ = ["LIMITS", "MEMORY", "endless", "engine_of", "metric", "stopped_by_leaving", "vllm_server"]
 
 LIMITS = {"dtype": "float32", "max_model_len": 4096, "max_num_seqs": 8}
 MEMORY = 0.1  # the part of the machine's memory that vLLM takes; it refuses to start where that is not free
@@ -50,3 +51,23 @@ def engine_of(server: Server) -> int:
 def metric(server: Server, name: str) -> float:
     lines = httpx.get(f"{server.url}/metrics", timeout=UP).text.splitlines()
     return sum(float(line.rpartition(" ")[2]) for line in lines if line.startswith(f"vllm:{name}{{"))
+
+
+def stopped_by_leaving(
+    vllm: Server, asked: Server, models: Path, record_property: Callable[[str, object], None]
+) -> None:
+    """A reader of `asked` leaves after three pieces, and `vllm` has stopped computing within a second."""
+    before = metric(vllm, "generation_tokens_total")
+    answer = streamed(asked, body(models / "known", "long", max_tokens=ASKED), ignore_eos=True)
+    for _ in range(3):
+        next(answer)
+    assert metric(vllm, "num_requests_running") == 1
+    left = time.monotonic()
+    answer.close()
+    while metric(vllm, "num_requests_running"):
+        assert time.monotonic() - left < UP
+    record_property("seconds", seconds := time.monotonic() - left)
+    made = metric(vllm, "generation_tokens_total") - before
+    record_property("tokens", int(made))
+    assert made < ASKED / 4
+    assert seconds < 1

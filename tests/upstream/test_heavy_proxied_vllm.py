@@ -31,7 +31,7 @@ from tests.upstream.heavy import (
     streamed,
     tail_of,
 )  # fmt: skip
-from tests.upstream.heavy_vllm import endless, engine_of, metric, vllm_server
+from tests.upstream.heavy_vllm import endless, engine_of, metric, stopped_by_leaving, vllm_server
 
 # The warnings of these libraries are not ours.
 pytestmark = [pytest.mark.heavy, pytest.mark.filterwarnings("default")]
@@ -64,20 +64,7 @@ def test_an_sdk_gets_the_same_from_vllm_through_the_proxy(
 def test_a_reader_that_leaves_the_proxy_stops_vllm(
     models: Path, vllm: Server, proxy: Server, record_property: Callable[[str, object], None]
 ) -> None:
-    before = metric(vllm, "generation_tokens_total")
-    answer = streamed(proxy, body(models / "known", "long", max_tokens=ASKED), ignore_eos=True)
-    for _ in range(3):
-        next(answer)
-    assert metric(vllm, "num_requests_running") == 1
-    left = time.monotonic()
-    answer.close()
-    while metric(vllm, "num_requests_running"):
-        assert time.monotonic() - left < UP
-    record_property("seconds", seconds := time.monotonic() - left)
-    made = metric(vllm, "generation_tokens_total") - before
-    record_property("tokens", int(made))
-    assert made < ASKED / 4
-    assert seconds < 1
+    stopped_by_leaving(vllm, proxy, models, record_property)
 
 
 def test_an_answer_of_vllm_goes_on_through_the_proxy_after_a_cut(

@@ -29,7 +29,7 @@ from streamguard.upstream.vllm import vllm_outputs
 from tests.absence import require
 from tests.modules import ROOT
 from tests.upstream.heavy import ASKED, FEW, PROMPTS, UP, Server, begun, body, resumed_text, sdk_of, streamed, tail_of
-from tests.upstream.heavy_vllm import LIMITS, MEMORY, endless, engine_of, metric, vllm_server
+from tests.upstream.heavy_vllm import LIMITS, MEMORY, endless, engine_of, metric, stopped_by_leaving, vllm_server
 
 # The warnings of these libraries are not ours.
 pytestmark = [pytest.mark.heavy, pytest.mark.anyio, pytest.mark.filterwarnings("default")]
@@ -156,20 +156,7 @@ def test_an_sdk_reads_the_same_from_vllm_under_the_middleware(
 def test_a_reader_that_leaves_the_middleware_stops_vllm(
     models: Path, guarded_vllm: Server, record_property: Callable[[str, object], None]
 ) -> None:
-    before = metric(guarded_vllm, "generation_tokens_total")
-    answer = streamed(guarded_vllm, body(models / "known", "long", max_tokens=ASKED), ignore_eos=True)
-    for _ in range(3):
-        next(answer)
-    assert metric(guarded_vllm, "num_requests_running") == 1
-    left = time.monotonic()
-    answer.close()
-    while metric(guarded_vllm, "num_requests_running"):
-        assert time.monotonic() - left < UP
-    record_property("seconds", seconds := time.monotonic() - left)
-    made = metric(guarded_vllm, "generation_tokens_total") - before
-    record_property("tokens", int(made))
-    assert made < ASKED / 4
-    assert seconds < 1
+    stopped_by_leaving(guarded_vllm, guarded_vllm, models, record_property)
 
 
 @pytest.mark.parametrize("guarded_vllm", ["Resumable"], indirect=True)
