@@ -34,7 +34,7 @@ needed = [name for name in waiting if name.startswith(BASE) and name not in BACK
 assert not needed, f"these must need no extra: {needed}"
 assert "streamguard.core.pipeline" in imported
 assert resources.files("streamguard").joinpath("py.typed").is_file(), "py.typed is missing"
-for name in ("streamguard.js", "streamguard.d.ts", "package.json"):
+for name in ("streamguard.js", "streamguard.d.ts", "package.json", "page.css"):
     assert resources.files("streamguard").joinpath("browser", name).is_file(), f"browser/{name} is missing"
 for name in ("index.html", "demo.css", "demo.js", "icon.svg"):
     assert resources.files("streamguard").joinpath("demo", "page", name).is_file(), f"demo/page/{name} is missing"

@@ -27,6 +27,7 @@ from streamguard.adapters.asgi import GuardedAnswer
 from streamguard.adapters.logged import FORBIDDEN
 from streamguard.adapters.reading import Reading
 from streamguard.app import StreamGuard, anyone_with_the_id
+from streamguard.browser import style_of
 from streamguard.core.exchange import NO_STORE, Refusal, RequestFacts, problem
 from streamguard.core.flush import Immediate
 from streamguard.core.items import Block
@@ -136,7 +137,7 @@ def _file(reading: Reading, tail: str) -> Refusal:
 
 @cache
 def _read(name: str) -> bytes:
-    return (PAGE / name).read_bytes()
+    return style_of(PAGE / name) if name.endswith(".css") else (PAGE / name).read_bytes()
 
 
 def _password(facts: RequestFacts) -> bytes:

@@ -28,6 +28,7 @@ from starlette.routing import Route
 
 from streamguard.adapters.starlette import StreamGuard
 from streamguard.app import anyone_with_the_id
+from streamguard.browser import style_of
 from streamguard.demo.model import Answer, Entry, Generation
 from streamguard.demo.relay import RUN, Relay
 from streamguard.demo.servers import listening
@@ -117,6 +118,8 @@ def demo_page(tokens: Callable[[str], AsyncIterator[str]] = _at_a_pace) -> ASGIA
 
 def _file(name: str, kind: str) -> Callable[[Request], Awaitable[Response]]:
     async def answer(request: Request) -> Response:
+        if name.endswith(".css"):
+            return Response(style_of(PAGE / name), media_type=kind, headers=_HEADERS)
         return FileResponse(PAGE / name, media_type=kind, headers=_HEADERS)
 
     return answer

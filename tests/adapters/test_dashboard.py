@@ -24,6 +24,7 @@ from streamguard.adapters.flask import StreamGuard as FlaskGuard
 from streamguard.adapters.seal import SealMiddleware
 from streamguard.adapters.starlette import StreamGuard, guarded
 from streamguard.app import StreamGuard as BaseGuard
+from streamguard.browser import style_of
 from streamguard.core.receipt import Verdict
 from streamguard.log.memory import MemoryLog
 from streamguard.observe.live import PAGE, Live
@@ -103,6 +104,7 @@ def test_whoever_gives_the_password_has_the_page_and_its_feed_and_nobody_else(si
         assert [each.headers["content-type"].partition(";")[0] for each in (page, style, script)] == [
             "text/html", "text/css", "text/javascript"
         ]  # fmt: skip
+        assert style.content == style_of(PAGE / "live.css")
         assert "default-src 'none'; script-src 'self'" in page.headers["content-security-policy"]
         assert http.get(f"{at}/other", headers=BASIC).status_code == 404
         assert [each["number"] for each in pictures(url, 2)] == [1, 2]

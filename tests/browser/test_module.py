@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 
-from streamguard.browser import SCRIPT
+from streamguard.browser import SCRIPT, style_of
 from tests.adapters.asgi_apps import exchange
 from tests.adapters.logged_apps import Site
 from tests.adapters.servers import serving
@@ -35,6 +35,14 @@ def test_the_package_is_that_of_the_library() -> None:
     assert not {"dependencies", "scripts"} & package.keys()
     named = [package["types"], package["exports"]["."]["default"], package["exports"]["."]["types"], *package["files"]]
     assert all((FOLDER / name).is_file() for name in named)
+
+
+def test_a_page_may_differ_from_what_all_have_in_common() -> None:
+    own = ROOT / "streamguard" / "observe" / "page" / "live.css"
+    common, _, behind = style_of(own).partition(own.read_bytes())
+    assert behind == b""
+    assert b"--paper:" in common
+    assert b"--paper:" not in own.read_bytes()
 
 
 def test_the_endpoints_serve_the_module_to_everybody() -> None:

@@ -15,7 +15,7 @@ import attrs
 import pytest
 
 from streamguard import cli, client
-from streamguard.browser import SCRIPT
+from streamguard.browser import SCRIPT, style_of
 from streamguard.demo.web import PAGE, TEXT, demo_page
 from tests.adapters.servers import Gate, Server, serving
 from tests.asking import http
@@ -68,7 +68,8 @@ def test_the_page_is_served_from_the_package_and_allows_nothing_inline_and_no_ot
     for name, kind in PAGE_FILES.items():
         answer = http.get(f"{standing.server.url}/{name}")
         assert (answer.status_code, answer.headers["content-type"].partition(";")[0]) == (200, kind)
-        assert answer.content == (PAGE / (name or "index.html")).read_bytes()
+        file = PAGE / (name or "index.html")
+        assert answer.content == (style_of(file) if name == "demo.css" else file.read_bytes())
         assert answer.headers["x-content-type-options"] == "nosniff"
         policy = dict(part.split(maxsplit=1) for part in answer.headers["content-security-policy"].split("; "))
         assert policy.pop("default-src") == "'none'"
@@ -84,9 +85,9 @@ def test_what_a_model_says_never_becomes_markup_and_the_page_needs_nothing_inlin
     page = (PAGE / "index.html").read_text(encoding="utf-8")
     assert not re.search(r"""<style|\sstyle=|\son\w+=|<script(?![^>]*\ssrc=)|javascript:""", page)
     assert set(re.findall(r'(?:src|href)="([^"]*)"', page)) == {"/icon.svg", "/demo.css", "/demo.js"}
-    files = {name: (PAGE / name).read_text(encoding="utf-8") for name in ("demo.js", "demo.css")}
-    assert not re.search(r"HTML|\.write|eval|Function\(|https?:|\.style\b", files["demo.js"])
-    assert not re.search(r"url\(|@import|https?:", files["demo.css"])
+    script, style = (PAGE / "demo.js").read_text(encoding="utf-8"), style_of(PAGE / "demo.css").decode()
+    assert not re.search(r"HTML|\.write|eval|Function\(|https?:|\.style\b", script)
+    assert not re.search(r"url\(|@import|https?:", style)
 
 
 def test_both_endpoints_give_the_same_answer(standing: Standing) -> None:
