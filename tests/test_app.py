@@ -302,15 +302,17 @@ async def test_a_reader_that_gives_up_in_the_middle_harms_no_other() -> None:
 
 
 class Unsure(MemoryLog):
-    """Makes a stream, and does not come to say so: it breaks off, or hangs."""
+    """Makes a stream, and does not come to say so: it breaks off, or its caller is cancelled."""
 
-    def __init__(self, hangs: bool) -> None:
+    def __init__(self, scope: anyio.CancelScope, hangs: bool) -> None:
         super().__init__()
+        self.scope = scope
         self.hangs = hangs
 
     async def create(self, info: StreamInfo, ttl: float) -> Lease:
         await super().create(info, ttl)
         if self.hangs:
+            self.scope.cancel()
             await anyio.sleep_forever()
         raise LogUnavailable("it broke off")
 
@@ -318,8 +320,9 @@ class Unsure(MemoryLog):
 @pytest.mark.parametrize("hangs", [False, True], ids=["breaks off", "is cancelled"])
 async def test_a_stream_whose_start_is_unsure_is_held_by_nobody(hangs: bool) -> None:
     """Else a request that asks again under its key would wait for a lease that nobody renews."""
-    guard, source = a_guard(log=Unsure(hangs)), Script("a")
-    with anyio.move_on_after(0.05 if hangs else 5.0) as scope:
+    scope = anyio.CancelScope()
+    guard, source = a_guard(log=Unsure(scope, hangs)), Script("a")
+    with scope:
         with pytest.raises(LogUnavailable):
             await guard.start(TokenSource(source), principal="ann", key="k")
     assert scope.cancelled_caught == hangs

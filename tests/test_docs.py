@@ -89,7 +89,7 @@ def served(folder: Path, name: str, *arguments: str, **replaced: str) -> Iterato
             pytest.fail(f"{name} did not start")
     finally:
         process.terminate()
-        rest = process.communicate(timeout=10)[1]
+        rest = process.communicate(timeout=60)[1]
         (folder / "stderr").write_text(rest, encoding="utf-8")  # what it logged after it had started
 
 

@@ -187,7 +187,7 @@ class TestDjango:
             assert read("GET", f"{url}/streams?name=ann:seven") == (Verdict.COMPLETE, "Tell me ")
         finally:
             process.terminate()
-            log = process.communicate(timeout=10)[1]
+            log = process.communicate(timeout=60)[1]
         assert "Traceback" not in log
 class TestWebSocket:
     def test_whole_and_failed_answers_are_told_apart(self) -> None:

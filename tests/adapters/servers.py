@@ -28,7 +28,7 @@ __all__ = ["DEADLINE", "STACKS", "Connection", "Gate", "Server", "serving", "sta
 
 T = TypeVar("T")
 
-DEADLINE = 10.0  # seconds after which a test that waits has failed
+DEADLINE = 30.0  # seconds after which a test that waits has failed: more than a busy machine takes
 STACKS = [(http, loop) for http in ("h11", "httptools") for loop in ("asyncio", "uvloop")]
 
 

@@ -495,7 +495,7 @@ def test_a_request_that_waited_too_long_reads_what_the_same_request_started_mean
     def source() -> AsyncIterator[Any]:
         return next(scripts)()
 
-    held = Held(source, Admission(Limits(max_streams=1, max_wait=0.5)))
+    held = Held(source, Admission(Limits(max_streams=1, max_wait=2.0)))
     with serving(KINDS["logged yields"](held)) as server, ExitStack() as stack:
         begun(stack, server, **OURS)
         both = []

@@ -17,7 +17,7 @@ from tests.adapters.servers import Gate, serving
 from tests.client.reading import read
 
 AT_ONCE = ResumePolicy(attempts=2, base=0.0, max_wait=0.0)
-AGE = 0.02
+AGE = 0.3  # longer than what is there takes to leave, on a busy machine too
 BEATS = Timing(linger=0.05, heartbeat=0.1)
 
 

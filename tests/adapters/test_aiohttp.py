@@ -390,7 +390,7 @@ def eventually(server: Server, true: Callable[[], bool]) -> None:
         while not true():  # noqa: ASYNC110
             await asyncio.sleep(0.005)
 
-    server.call(lambda: asyncio.wait_for(look(), 5))
+    server.call(lambda: asyncio.wait_for(look(), 20))
 
 
 @pytest.mark.parametrize("installed", [True, False])

@@ -195,13 +195,13 @@ def test_without_a_heartbeat_there_is_none() -> None:
 def test_heartbeats_keep_a_connection_open_whose_reader_cuts_idle_ones(hops: int) -> None:
     """The silence is longer than the reader's limit; `hops` readers stand one behind the other."""
     gate = Gate()
-    limit = 1.0
+    limit = 2.0
     with serving(answering(gated(gate, before=1), timing=Timing(heartbeat=0.1))) as server:
         connections = [server.connect() for _ in range(hops)]
         for connection in connections:
             connection.socket.settimeout(limit)
             connection.get()
-        for _ in range(15):
+        for _ in range(25):
             for connection in connections:
                 connection.until(b": hb ", connection.received.count(b": hb ") + 1)
         gate.open()

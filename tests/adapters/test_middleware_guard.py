@@ -170,7 +170,7 @@ async def test_an_answer_whose_request_is_cancelled_says_so() -> None:
     """As at a server's own time limit: the reader is there, and is told."""
     books, body = Books(), b""
     middleware = guarding(books)
-    with anyio.fail_after(5), anyio.CancelScope() as scope:
+    with anyio.fail_after(30), anyio.CancelScope() as scope:
 
         def seen(piece: bytes) -> None:
             nonlocal body
@@ -318,7 +318,7 @@ async def test_what_runs_behind_an_answer_under_a_middleware_inside_does_not_hol
 
         await around(BaseHTTPMiddleware(app, dispatch=passing))(scope, receive, told)
 
-    with anyio.fail_after(5):
+    with anyio.fail_after(30):
         sent = await called(ended)
     assert (sent.clean, sent.raised) == (True, None)
 
@@ -465,7 +465,7 @@ class Books:
 
 async def left(app: Any) -> Sent:
     leave = anyio.Event()
-    with anyio.fail_after(5):
+    with anyio.fail_after(30):
         return await called(app, leave=leave, on_body=lambda body: b"data" in body and leave.set())
 
 
@@ -628,7 +628,7 @@ async def test_heartbeats_come_while_the_application_is_silent_and_at_event_edge
 
 async def test_a_silent_application_stalls() -> None:
     middleware = guarding(Books(), named={"timing": Timing(stall=0.02, linger=0.0)})
-    with anyio.fail_after(5):
+    with anyio.fail_after(30):
         sent = await called(middleware)
     assert sent.verified(dialect="raw").status == "stalled"
     assert not sent.clean
@@ -644,7 +644,7 @@ async def test_an_application_that_sends_signs_of_life_and_nothing_else_stalls(p
             yield ping
             await anyio.sleep(0.001)
 
-    middleware = guarding(source, named={"timing": Timing(heartbeat=0.01, stall=0.1, linger=0.0)})
+    middleware = guarding(source, named={"timing": Timing(heartbeat=0.01, stall=0.3, linger=0.0)})
     with anyio.fail_after(DEADLINE):
         sent = await called(middleware)
     assert sent.verified(dialect="raw").status == "stalled"

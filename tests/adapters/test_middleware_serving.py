@@ -66,7 +66,7 @@ async def beside(app: ASGIApp, model: Model, act: Callable[[], Any]) -> Sent:
     async def call() -> None:
         found.append(await called(app))
 
-    with anyio.fail_after(5):
+    with anyio.fail_after(30):
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(call)
             await model.reached.wait()
@@ -190,7 +190,7 @@ async def test_who_waits_behind_its_own_key_and_leaves_is_let_go() -> None:
 
     middleware = GuardMiddleware(slow, a_guard(), "guard", timing=QUICK, on_sigterm=False)
     asking = http("POST", **{"idempotency-key": "k" * 22})
-    with anyio.fail_after(5):
+    with anyio.fail_after(30):
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(called, middleware, asking)
             await reached.wait()
@@ -221,7 +221,7 @@ async def test_a_reader_that_takes_nothing_is_dropped(kind: bytes) -> None:
 
             await middleware(scope, receive, stuck)  # noqa: B023
 
-        with anyio.fail_after(5):
+        with anyio.fail_after(30):
             sent = await called(deaf)
         assert (sent.clean, sent.raised, middleware.report.left) == (False, None, 1)
         assert model.closed.is_set()
@@ -230,10 +230,10 @@ async def test_a_reader_that_takes_nothing_is_dropped(kind: bytes) -> None:
 async def test_lines_have_the_rest_of_a_driver() -> None:
     """A reader that leaves, a source that is silent, an Outcome."""
     ended: list[Outcome] = []
-    for timing, leaves in ((QUICK, True), (Timing(stall=0.02, linger=0.0), False)):
+    for timing, leaves in ((QUICK, True), (Timing(stall=0.3, linger=0.0), False)):
         model, leave = Model(LINES), anyio.Event()
         middleware = model.behind(timing=timing, on_end=ended.append)
-        with anyio.fail_after(5):
+        with anyio.fail_after(30):
             await called(middleware, leave=leave, on_body=lambda body: leave.set() if leaves else None)  # noqa: B023
         assert model.closed.is_set()
     assert [(outcome.status, outcome.items) for outcome in ended] == [("gone", 1), ("stalled", 1)]

@@ -104,7 +104,7 @@ def test_a_reader_that_leaves_ends_the_thread_within_one_step(stack: tuple[str, 
             if message["type"] == "http.disconnect":
                 at_disconnect.append(len(made))
                 # The driver hears of it when this returns; the step goes on only after that.
-                asyncio.get_running_loop().call_later(0.05, told.set)
+                asyncio.get_running_loop().call_later(0.3, told.set)
             return message
 
         await GuardedAnswer(source(), on_end=ends)(scope, noting, send)  # type: ignore[arg-type]

@@ -169,7 +169,7 @@ def test_a_stream_is_cancelled_from_any_thread() -> None:
 
 def test_silence_is_answered_with_signs_of_life_and_at_last_with_an_end() -> None:
     gate, books = Gate(), []
-    response, ends = one(waiting(gate, books), timing=Timing(heartbeat=0.02, stall=0.2, close=0.01))
+    response, ends = one(waiting(gate, books), timing=Timing(heartbeat=0.02, stall=0.5, close=0.01))
     answer = called(response)
     gate.open()
     assert answer.body.count(b"\n: hb ") >= 2
@@ -445,7 +445,7 @@ def test_a_source_that_holds_the_servers_thread_too_long_has_its_connection_cut(
         ends.append(outcome.status)
         over.set()
 
-    @guarded(own_thread=False, on_end=ended, timing=Timing(stall=0.05, linger=0.0))
+    @guarded(own_thread=False, on_end=ended, timing=Timing(stall=0.5, linger=0.0))
     def application(environ: Any) -> Iterator[str]:
         return waiting(gate, books)
 

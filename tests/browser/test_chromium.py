@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import anyio
+import httpx
 import pytest
 from starlette.applications import Starlette
 from starlette.middleware.cors import CORSMiddleware
@@ -124,7 +125,7 @@ def test_a_silent_connection_is_left_for_another(page: Page) -> None:
         found, _ = through(
             server.port,
             lambda index: Plan(after=HEAD, stall_at=700) if index < 2 else Plan(),  # one may be a preflight's
-            lambda url: read(page, f"{url}/tokens", limits={"livenessMs": 200}, resume={"baseMs": 1}),
+            lambda url: read(page, f"{url}/tokens", limits={"livenessMs": 1000}, resume={"baseMs": 1}),
         )
     assert (found["error"], found["text"]) == (None, TEXT)
     assert found["receipt"]["resumes"] in (1, 2)
@@ -148,7 +149,7 @@ def test_the_proof_at_a_small_size(browser: Browser) -> None:
         cost = cost_of(small, 500, rounds=1)
         found = judged(small, ["binary"], step=97)
     assert (cost.whole, cost.texts, len(cost.heap)) == (True, {500}, 10)
-    assert cost.long[0] < 10  # a machine that is busy with other things makes some
+    assert cost.long[0] < 50  # a machine that is busy with other things makes many
     assert found["count"] == 0
     assert found["tried"] > 2_000
 
@@ -171,13 +172,18 @@ def test_the_page_of_the_how_to_shows_the_answer_and_its_receipt_and_stops_it(br
       const look = () => (text(what) ? resolve([text("text"), text("end")]) : setTimeout(look, 5));
       look();
     })"""
-    shorter = {"range(100)": "range(40)", "sleep(0.05)": "sleep(0.02)"}
-    with served(tmp_path, "browser_app.py", **shorter) as url, browser.page(f"{url}/") as page:
+    paced = {
+        "range(100)": "range(40)",
+        "await anyio.sleep(0.05)\n": "while number >= allowed[0]:\n            await anyio.sleep(0.005)\n",
+        "guard.install(": "allowed = [3]\napp.get('/allow/{n}')(lambda n: allowed.insert(0, int(n)))\nguard.install(",
+    }
+    words = [f"word-{number} " for number in range(40)]
+    with served(tmp_path, "browser_app.py", **paced) as url, browser.page(f"{url}/") as page:
         page.evaluate(shown, ["ask", "text"])
         text, end = page.evaluate(shown, ["stop", "end"])
         assert end == "stopped"
-        assert text.startswith("word-0 ")
-        assert "word-39 " not in text
+        assert text in ["".join(words[:count]) for count in (1, 2, 3)]
+        httpx.get(f"{url}/allow/40")
         text, end = page.evaluate(shown, ["ask", "end"])
-    assert text == "".join(f"word-{number} " for number in range(40))
+    assert text == "".join(words)
     assert re.fullmatch(r"COMPLETE, 41 frames, crc [0-9a-f]{8}", end)

@@ -156,7 +156,7 @@ def test_only_heartbeats_are_a_stall_and_not_resumed(read: Read) -> None:
     gate = Gate()
     site = Site("first ", gate, timing=Timing(heartbeat=0.02, linger=0.05))
     with serving(site.app) as server:
-        found = read(f"{server.url}/tokens", limits={"stallMs": 150}, resume=SOON)
+        found = read(f"{server.url}/tokens", limits={"stallMs": 500}, resume=SOON)
         gate.open()
     assert (found["error"]["name"], found["error"]["limit"], found["text"]) == ("LimitExceeded", "stallMs", "first ")
     assert found["receipt"]["resumes"] == 0

@@ -96,7 +96,7 @@ def test_what_breaks_off_is_broken(reply: bytes) -> None:
 
 def test_what_is_silent_is_silent() -> None:
     with answering(None) as (url, _), pytest.raises(Silent):
-        read(request_from(url), Transport(silence=0.05))
+        read(request_from(url), Transport(silence=0.3))
 
 
 @pytest.mark.parametrize("url", ["http://127.0.0.1:1/", "http://host:99999/"])

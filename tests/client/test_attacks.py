@@ -106,11 +106,11 @@ def test_the_limit_on_the_head_is_none_on_what_follows_it(mode: str) -> None:
 
     def script(connection: Connection, request: Request) -> None:
         connection.send(HELLO.head() + chunk(HELLO.opening))
-        passed.wait(1.3)  # longer than the limit, in whole seconds too
+        passed.wait(2.3)  # longer than the limit, in whole seconds too
         connection.send(chunk(HELLO.body[len(HELLO.opening) :]) + LAST_CHUNK)
 
     with Server(script) as server:
-        seen = read(mode, server.url, limits=ReaderLimits(first_byte=0.2, liveness=20))
+        seen = read(mode, server.url, limits=ReaderLimits(first_byte=1.0, liveness=20))
     assert (seen.text, seen.error) == ("Hello world", None)
 
 

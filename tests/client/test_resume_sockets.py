@@ -292,7 +292,7 @@ def test_what_came_in_place_of_the_rest_is_in_the_error(mode: str, status: int, 
 
 @each_mode
 def test_the_limit_on_the_first_byte_is_each_attempts_own(mode: str) -> None:
-    limits = attrs.evolve(LONG_AGO, first_byte=1.0 if mode == "sync" else 0.05)
+    limits = attrs.evolve(LONG_AGO, first_byte=1.0)  # which the first answer keeps on a busy machine too
     with server_of(cut_after(1), hanging) as server:
         seen = reading(mode, server, limits=limits)
     assert isinstance(seen.error, TruncatedStream)
@@ -409,7 +409,7 @@ def test_a_wait_can_be_cancelled_and_everything_is_closed(backend: str) -> None:
 def test_an_answer_that_is_closed_by_another_task_asks_no_more(backend: str) -> None:
     async def main(url: str) -> None:
         client = httpx.AsyncClient(verify=NO_TLS)
-        policy = ResumePolicy(base=0.0, max_wait=0.2)
+        policy = ResumePolicy(base=0.0, max_wait=1.0)
         async with client, stream("POST", url, client=client, resume=policy, limits=LONG_AGO) as answer:
             texts = answer.text()
             assert await texts.__anext__() == "Hello"
@@ -521,15 +521,15 @@ def test_a_stream_that_stalls_is_read_whole(mode: str) -> None:
         size = size_of(f"{server.url}/stream")
 
         def plan(index: int) -> Plan:
-            return Plan(after=HEAD, stall_at=size // 5 + index) if index < 3 else Plan()
+            return Plan(after=HEAD, stall_at=size // 5 + index) if index < 2 else Plan()
 
-        limits = attrs.evolve(LONG_AGO, liveness=0.2)
+        limits = attrs.evolve(LONG_AGO, liveness=1.0)  # long: a busy machine is no silent one
         seen, proxy = read_through(mode, server.port, "/stream", plan, resume=NOW, limits=limits)
     assert seen.error is None
     assert seen.text == TEXT
-    assert proxy.connections == 4
+    assert proxy.connections == 3
     assert seen.receipt is not None
-    assert seen.receipt.resumes == 3
+    assert seen.receipt.resumes == 2
     assert site.starts == 2
 
 

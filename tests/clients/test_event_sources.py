@@ -104,7 +104,7 @@ def test_a_compressed_stream_that_is_cut_comes_whole(read: Read) -> None:
     """Though requests-sse drops what it has of a chunk that was cut, and begins again behind the one before."""
     site = Site(*WORDS, compress="gzip")
     front = Front(site.app)
-    plan = Plan(after=HEAD, stall_at=600, stall=0.1, cut_at=602)
+    plan = Plan(after=HEAD, stall_at=600, stall=0.5, cut_at=602)
     with serving(front) as server:
         seen, proxy = through(
             server.port,
@@ -140,7 +140,7 @@ def test_a_stream_cut_at_each_byte_of_a_frame_comes_whole(read: Read) -> None:
     [
         (Plan(after=b"retry: 10\n", cut_at=0), "?sg=key=k"),
         # Behind the chunk; the stall lets a client take what it has, before it learns of the cut.
-        (Plan(after=OPENING, stall_at=0, stall=0.1, cut_at=2), ""),
+        (Plan(after=OPENING, stall_at=0, stall=0.5, cut_at=2), ""),
     ],
     ids=["before the cursor, with a key", "behind the cursor"],
 )

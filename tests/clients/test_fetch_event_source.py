@@ -72,7 +72,7 @@ def keyed(options: dict[str, Any]) -> dict[str, Any]:
 
 def cut_after(last: bytes) -> Plan:
     """A cut behind some bytes, a moment later: Chromium may drop what it has when a cut comes close behind."""
-    return Plan(after=last, stall_at=0, stall=0.1, cut_at=0)
+    return Plan(after=last, stall_at=0, stall=0.5, cut_at=0)
 
 
 @pytest.mark.parametrize("options", [keyed(GET), keyed(POST)], ids=["GET", "POST"])

@@ -160,6 +160,6 @@ def test_the_command_serves_the_page_until_an_interrupt_which_waits_for_no_stall
         assert TEXT.startswith(next(lines))
         assert http.post(f"{url}fault?run=r&do=stall").json() == {"streams": 1}
         process.send_signal(signal.SIGINT)
-        assert process.wait(10) == cli.INTERRUPTED
+        assert process.wait(30) == cli.INTERRUPTED
     assert process.stderr is not None
     assert process.stderr.read() == ""

@@ -62,7 +62,7 @@ class RedisServer:
         config = self.folder / "redis.conf"
         config.write_text("".join(f"{name} {value}\n" for name, value in settings.items()), encoding="utf-8")
         self.process = subprocess.Popen(["redis-server", str(config)], stdout=subprocess.DEVNULL)
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + 60
         while True:
             try:
                 with contextlib.closing(self.client()) as client:

@@ -281,7 +281,7 @@ async def test_a_server_that_forgot_the_scripts_is_told_them_again(log: RedisLog
 
 
 async def test_a_server_that_stands_still_is_waited_for_so_long_and_no_longer(server: RedisServer) -> None:
-    async with opened(server.url, timeout=0.2) as log:
+    async with opened(server.url, timeout=1.0) as log:
         lease, tail = await started(log, b"one")
         frames = framed(tail, b"two")
         with server.stopped():
@@ -292,7 +292,7 @@ async def test_a_server_that_stands_still_is_waited_for_so_long_and_no_longer(se
             assert asyncio.get_running_loop().time() - before < 10
             for answer in answers:
                 assert isinstance(answer, LogUnavailable)
-                assert "did not answer within 0.2 s" in answer.why
+                assert "did not answer within 1 s" in answer.why
             assert "did not answer" in await said(log.append(lease, tail, frames)), "of a new connection, too"
         # The first one may have been carried out meanwhile: it is repeated.
         await log.append(lease, tail, frames)
@@ -302,7 +302,7 @@ async def test_a_server_that_stands_still_is_waited_for_so_long_and_no_longer(se
 async def test_who_waits_behind_a_call_without_an_answer_is_not_made_to_wait_again(
     server: RedisServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async with opened(server.url, timeout=0.2) as log:
+    async with opened(server.url, timeout=1.0) as log:
         lease, tail = await started(log, b"one")
         monkeypatch.setattr(Link, "open", None)  # would be tried for whoever is made to wait again
         with server.stopped():
@@ -316,7 +316,7 @@ async def test_who_waits_behind_a_call_without_an_answer_is_not_made_to_wait_aga
 
 @pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="open files are counted in /proc")
 async def test_what_a_server_that_stands_still_has_not_taken_holds_no_socket(server: RedisServer) -> None:
-    async with opened(server.url, timeout=0.3) as log:
+    async with opened(server.url, timeout=1.0) as log:
         lease, tail = await started(log, b"one")
         before = len(os.listdir("/proc/self/fd"))
         with server.stopped():
@@ -327,7 +327,7 @@ async def test_what_a_server_that_stands_still_has_not_taken_holds_no_socket(ser
 
 async def test_what_stalls_on_the_way_is_given_up_and_other_connections_are_made(tmp_path: Path) -> None:
     with redis_server(tmp_path, tcp=True) as server:
-        async with stalling_proxy(server.port) as proxy, opened(proxy.url, timeout=0.2) as log:
+        async with stalling_proxy(server.port) as proxy, opened(proxy.url, timeout=1.0) as log:
             lease, tail = await started(log, b"one")
             proxy.all = True
             assert "did not answer" in await said(log.append(lease, tail, framed(tail, b"two")))

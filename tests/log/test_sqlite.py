@@ -347,7 +347,7 @@ async def test_where_starts_have_no_name_a_clock_that_went_back_tells_of_one(pat
 
 async def until(fact: Callable[[], bool]) -> None:
     """Wait for another thread."""
-    with anyio.fail_after(10):
+    with anyio.fail_after(30):
         while not fact():  # noqa: ASYNC110  # no event of this loop's
             await anyio.sleep(0.01)
 

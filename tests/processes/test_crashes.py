@@ -63,12 +63,12 @@ def test_a_stream_that_is_cut_is_resumed_on_the_other_worker_while_the_first_tel
     found = troupe.read(2000, cut)
     assert (found.status, found.text, found.doubles) == ("complete", text_of(2000), 0)
     assert len(cuts) >= 3
-    assert found.requests >= len(cuts) - 1  # two in one piece of bytes are one
+    assert found.requests >= 2  # those in one piece of bytes are one, and a slow reader has large pieces
     assert teller.process.poll() is None
 
 
 def test_the_client_resumes_on_the_other_worker(troupe: Troupe) -> None:
-    teller = troupe.hire()
+    teller = troupe.hire(silence=2 * DEADLINE)  # else a slow reader has all that it said before it is dismissed
     url = f"{troupe.router.url}/stories/2001"
     text = ""
     with stream_sync("POST", url, resume=ResumePolicy(base=0.01, attempts=20)) as answer:

@@ -60,10 +60,10 @@ def documented(title: str) -> dict[str, list[str]]:
     return {row[0]: row[1:] for row in rows}
 
 
-def reports_row(process: Process) -> list[str]:
+def reports_row(process: Process, patience: float = _PATIENCE) -> list[str]:
     """A source that raises at item 3, in the dialect `openai`: what each reader reports."""
     names = readers_of("openai", process.http2)
-    asked = Asked(f"{process.url}/reports/async-generator/raises-3/openai", "openai", process.http2, _PATIENCE)
+    asked = Asked(f"{process.url}/reports/async-generator/raises-3/openai", "openai", process.http2, patience)
     with ThreadPoolExecutor(len(names)) as pool:
         readings = dict(zip(names, pool.map(lambda name: READERS[name](asked), names), strict=True))
     cells = []

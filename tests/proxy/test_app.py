@@ -135,7 +135,7 @@ def test_a_cancel_stops_the_upstream() -> None:
 
 def test_an_upstream_that_falls_silent_is_stalled_and_is_left() -> None:
     made = Site()
-    with fronted(made.app, stall=0.1) as (proxy, _):
+    with fronted(made.app, stall=1.0) as (proxy, _):  # which the head of the answer keeps
         response = exchange(proxy.connect(), path="/waits")
         made.closed.wait()
     assert (response.clean, response.verdict, b"stalled" in response.body) == (False, Verdict.FAILED, True)

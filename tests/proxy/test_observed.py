@@ -190,7 +190,7 @@ def test_a_request_that_the_proxy_answers_itself_is_counted_as_refused(
 def test_an_upstream_that_says_nothing_is_counted_and_so_is_a_body_that_stands_still() -> None:
     noted = Noted()
     with socket.create_server(("127.0.0.1", 0)) as silent:
-        with in_front(silent.getsockname()[1], observe=noted, stall=0.1, body_silence=0.1) as proxy:
+        with in_front(silent.getsockname()[1], observe=noted, stall=0.1, body_silence=1.0) as proxy:
             assert http.post(proxy.url, json=ASKS).status_code == 504
             head = b"POST / HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 9\r\n\r\n{"
             assert b"408" in answered(proxy, head).partition(b"\r\n")[0]

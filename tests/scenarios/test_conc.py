@@ -46,7 +46,7 @@ def test_a_reader_that_stalls_ends_as_slow_and_the_others_are_whole(
     """Who begins first waits for each frame; who begins last is written all of them at once, the end included."""
     caplog.set_level(logging.INFO, "streamguard")
     count, text = 400, "x" * 20_000  # far more than sockets and transports hold
-    site = Site(*[text] * count, timing=Timing(write=0.3, linger=0.05))
+    site = Site(*[text] * count, timing=Timing(write=1.0, linger=0.05))
     with serving(site.app) as server, server.connect(receive_buffer=4096) as stalled:
         if begins == "first":
             stalled.request("GET", "/tokens", **OURS)

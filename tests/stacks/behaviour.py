@@ -98,11 +98,14 @@ class Left:
         return self.told and self.late <= 1 and self.closed == 1 and not self.elsewhere and self.status == "gone"
 
 
-def disconnect(process: Process, kind: str, mode: str, *, reset: bool = False, seconds: float = DEADLINE) -> Left:
-    """Leave a stream, by closing the connection, or by resetting the stream of HTTP/2."""
+def disconnect(
+    process: Process, kind: str, mode: str, *, more: str = "", reset: bool = False, seconds: float = DEADLINE
+) -> Left:
+    """Leave a stream, by closing the connection, or by resetting the stream of HTTP/2. `more` is asked behind what the
+    mode asks, and stands for it."""
     label = _label(process)
     with connected(process, reading=mode != BLOCKED) as reader:
-        reader.get(f"/stream/{label}/{kind}?{MODES[mode]}")
+        reader.get(f"/stream/{label}/{kind}?{MODES[mode]}{more}")
         waited = False
         if mode == BLOCKED:
             reader.until(b"xxx")

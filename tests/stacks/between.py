@@ -244,7 +244,7 @@ class GatedStream:
     def writes_until_closed(self, most: int = 20) -> int | None:
         """How many further tokens are made until the source is closed, its reader being gone; None: it never is."""
         for made in range(most + 1):
-            if self.closed(within=0.25):
+            if self.closed(within=1.0 if made else 0.25):  # what was made tells the proxy, which tells the server
                 return made
             self.step()
         return None

@@ -26,7 +26,7 @@ COUNT = 400
 guard = StreamGuard(MemoryLog(), authorize=anyone_with_the_id)
 
 
-@guard.stream(timing=Timing(heartbeat=0.2, write=60.0, linger=0.05))
+@guard.stream(timing=Timing(heartbeat=0.4, write=60.0, linger=0.05))
 async def large(request: Request) -> AsyncIterator[str]:
     for _ in range(COUNT):
         yield "x" * PIECE

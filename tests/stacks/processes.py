@@ -31,7 +31,7 @@ from tests.modules import ROOT
 
 __all__ = ["READY", "STACKS", "NotReady", "Process", "Stack", "running", "stack_params"]
 
-READY: Final = 30.0  # seconds that a server may take until it answers
+READY: Final = 60.0  # seconds that a server may take until it answers
 _POLL: Final = 0.02  # seconds between two looks at a server that starts
 _ATTEMPTS: Final = 3  # on another port each: somebody else may take one between the choice and the server's bind
 _PREFACE: Final = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\0\0\0\4\0\0\0\0\0"  # and an empty SETTINGS frame

@@ -56,7 +56,7 @@ INSTALL: Final[dict[Program, str]] = {
 }
 HOW_TO: Final = ROOT / "docs" / "how-to" / "behind-a-proxy.md"
 
-_START: Final = 20.0  # seconds in which a proxy must listen
+_START: Final = 60.0  # seconds in which a proxy must listen
 _STOP: Final = 5.0  # seconds after which one that does not end is killed
 
 

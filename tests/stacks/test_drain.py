@@ -54,7 +54,7 @@ def asking(process: Process, path: str, stack: ExitStack) -> Connection:
 
 @pytest.mark.parametrize(("stack", "args", "codes"), params())
 def test_a_process_that_is_told_to_go_drains(stack: str, args: Sequence[str], codes: Sequence[int]) -> None:
-    with ExitStack() as after, running(stack, APP, args=args) as process:
+    with ExitStack() as after, running(stack, APP, args=args, STREAMGUARD_TEST_GRACE="1") as process:
         streams = {path: asking(process, path, after) for path in ("/looking", "/silent", "/logged")}
         process.terminate()
         bodies = {path: connection.rest() for path, connection in streams.items()}

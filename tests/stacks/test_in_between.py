@@ -227,8 +227,8 @@ def limited(request: pytest.FixtureRequest, uvicorn: Process) -> Iterator[tuple[
 
 
 def test_heartbeats_keep_an_idle_limit_from_striking(uvicorn: Process, limited: tuple[str, Proxy]) -> None:
-    with gated(limited[1], uvicorn.port, heartbeat=0.25) as stream:
-        stream.until(BEAT, 6)  # a second and a half of silence
+    with gated(limited[1], uvicorn.port, heartbeat=0.1) as stream:
+        stream.until(BEAT, 15)  # a second and a half of silence
         stream.token(1)
 
 

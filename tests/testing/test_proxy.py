@@ -408,7 +408,7 @@ async def test_a_silent_connection_is_ended_at_the_idle_limit(end: Any, seen: st
                 await stream.receive()
             gone.set()
 
-    async with serving(handle, Plan(idle=0.05, end=end)) as proxy:
+    async with serving(handle, Plan(idle=0.4, end=end)) as proxy:
         assert await fetched(proxy) == (HEADER + BODY, seen)
         await gone.wait()
         assert (await settled(proxy)).ended == "idle"
@@ -442,13 +442,13 @@ async def test_a_connection_on_which_bytes_move_is_not_idle() -> None:
 
 
 async def test_a_slow_but_moving_response_is_not_idle_though_its_server_is_done() -> None:
-    async with serving(answer, Plan(idle=0.3, rate=10_000)) as proxy:
+    async with serving(answer, Plan(idle=0.7, rate=10_000)) as proxy:
         assert (await fetched(proxy))[0] == HEADER + BODY
         assert (await settled(proxy)).ended == "whole"
 
 
 async def test_a_stall_is_idle_too() -> None:
-    async with serving(answer, Plan(idle=0.05, stall_at=10)) as proxy:
+    async with serving(answer, Plan(idle=0.4, stall_at=10)) as proxy:
         assert await fetched(proxy) == ((HEADER + BODY)[:10], "eof")
         passage = await settled(proxy)
         assert (passage.ended, passage.stalled) == ("idle", False)

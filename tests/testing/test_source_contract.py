@@ -254,8 +254,8 @@ def test_a_source_that_never_lets_go_fails_the_test_and_does_not_hang_it(
     source: RecordingSource, rule: str, doing: str
 ) -> None:
     try:
-        with pytest.raises(ContractBroken, match=f"{doing} took more than 0.2 s") as caught:
-            check_source(source, patience=0.2)
+        with pytest.raises(ContractBroken, match=f"{doing} took more than 1 s") as caught:
+            check_source(source, patience=1.0)
         assert caught.value.rule == rule
     finally:
         source.release()
