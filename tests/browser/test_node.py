@@ -78,7 +78,8 @@ def whole(from_frame: int = 0, resume: str | None = "/streams", end: bytes = LAS
 
 def saying(status: int, body: bytes = b"", kind: str = "application/problem+json", **headers: str | int) -> Script:
     def script(connection: Connection, request: Request) -> bool:
-        connection.send(head(status, kind, content_length=len(body), **headers) + body)
+        # Said at once: else Node may write the next request into a connection of which the end is still under way.
+        connection.send(head(status, kind, content_length=len(body), connection="close", **headers) + body)
         return left(connection)
 
     return script
@@ -308,7 +309,7 @@ def test_attempts_that_bring_nothing_new_come_to_an_end_and_a_new_frame_gives_th
 
 
 def nothing_more(connection: Connection, request: Request) -> bool:
-    connection.send(b"HTTP/1.1 204 No Content\r\n\r\n")
+    connection.send(b"HTTP/1.1 204 No Content\r\nConnection: close\r\n\r\n")
     return left(connection)
 
 
