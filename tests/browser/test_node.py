@@ -57,11 +57,12 @@ def left(connection: Connection) -> bool:
 
 
 def cut_after(frames: int, resume: str | None = "/streams") -> Script:
-    """An answer that ends after so many frames."""
+    """An answer that ends after so many frames, as if it were whole: of one that breaks off, `fetch` drops what nobody
+    has taken yet, which on a busy machine is any number of them."""
 
     def script(connection: Connection, request: Request) -> bool:
         connection.send(promised(HELLO, resume))
-        connection.send(b"".join(map(chunk, [HELLO.opening, *HELLO.pushes[:frames]])))
+        connection.send(b"".join(map(chunk, [HELLO.opening, *HELLO.pushes[:frames]])) + LAST_CHUNK)
         return left(connection)
 
     return script
