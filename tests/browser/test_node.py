@@ -57,12 +57,12 @@ def left(connection: Connection) -> bool:
 
 
 def cut_after(frames: int, resume: str | None = "/streams") -> Script:
-    """An answer that ends after so many frames, as if it were whole: of one that breaks off, `fetch` drops what nobody
-    has taken yet, which on a busy machine is any number of them."""
+    """An answer that ends after so many frames, and its connection with it: as far as HTTP can tell that is an end. Of a
+    body that breaks off `fetch` may drop what nobody has taken yet, and the frames would be fewer."""
 
     def script(connection: Connection, request: Request) -> bool:
-        connection.send(promised(HELLO, resume))
-        connection.send(b"".join(map(chunk, [HELLO.opening, *HELLO.pushes[:frames]])) + LAST_CHUNK)
+        connection.send(promised(HELLO, resume, connection="close"))
+        connection.send(b"".join([HELLO.opening, *HELLO.pushes[:frames]]))
         return left(connection)
 
     return script
@@ -78,8 +78,10 @@ def whole(from_frame: int = 0, resume: str | None = "/streams", end: bytes = LAS
 
 
 def saying(status: int, body: bytes = b"", kind: str = "application/problem+json", **headers: str | int) -> Script:
+    """`Connection: close`, as Node would ask again on a connection that is about to be closed, and be told no more."""
+
     def script(connection: Connection, request: Request) -> bool:
-        connection.send(head(status, kind, content_length=len(body), **headers) + body)
+        connection.send(head(status, kind, content_length=len(body), connection="close", **headers) + body)
         return left(connection)
 
     return script
@@ -309,7 +311,7 @@ def test_attempts_that_bring_nothing_new_come_to_an_end_and_a_new_frame_gives_th
 
 
 def nothing_more(connection: Connection, request: Request) -> bool:
-    connection.send(b"HTTP/1.1 204 No Content\r\n\r\n")
+    connection.send(b"HTTP/1.1 204 No Content\r\nConnection: close\r\n\r\n")
     return left(connection)
 
 
