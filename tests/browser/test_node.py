@@ -57,8 +57,8 @@ def left(connection: Connection) -> bool:
 
 
 def cut_after(frames: int, resume: str | None = "/streams") -> Script:
-    """An answer that ends after so many frames, and its connection with it: as far as HTTP can tell that is an end. Of a
-    body that breaks off `fetch` may drop what nobody has taken yet, and the frames would be fewer."""
+    """An answer that ends after so many frames, and its connection with it: as far as HTTP can tell that is an end.
+    Of a body that breaks off `fetch` may drop what nobody has taken yet, and the frames would be fewer."""
 
     def script(connection: Connection, request: Request) -> bool:
         connection.send(promised(HELLO, resume, connection="close"))
