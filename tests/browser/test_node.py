@@ -57,11 +57,12 @@ def left(connection: Connection) -> bool:
 
 
 def cut_after(frames: int, resume: str | None = "/streams") -> Script:
-    """An answer that ends after so many frames."""
+    """An answer that ends after so many frames, and its connection with it: as far as HTTP can tell that is an end.
+    Of a body that breaks off `fetch` may drop what nobody has taken yet, and the frames would be fewer."""
 
     def script(connection: Connection, request: Request) -> bool:
-        connection.send(promised(HELLO, resume))
-        connection.send(b"".join(map(chunk, [HELLO.opening, *HELLO.pushes[:frames]])))
+        connection.send(promised(HELLO, resume, connection="close"))
+        connection.send(b"".join([HELLO.opening, *HELLO.pushes[:frames]]))
         return left(connection)
 
     return script
@@ -77,8 +78,9 @@ def whole(from_frame: int = 0, resume: str | None = "/streams", end: bytes = LAS
 
 
 def saying(status: int, body: bytes = b"", kind: str = "application/problem+json", **headers: str | int) -> Script:
+    """`Connection: close`, as Node would ask again on a connection that is about to be closed, and be told no more."""
+
     def script(connection: Connection, request: Request) -> bool:
-        # Said at once: else Node may write the next request into a connection of which the end is still under way.
         connection.send(head(status, kind, content_length=len(body), connection="close", **headers) + body)
         return left(connection)
 

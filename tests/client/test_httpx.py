@@ -9,7 +9,6 @@ from __future__ import annotations
 import gc
 import gzip
 import json
-import socket
 import threading
 from collections.abc import AsyncIterator, Iterator
 from typing import Any
@@ -53,6 +52,7 @@ from tests.client.server import (
     head,
     made,
 )
+from tests.ports import nobody
 
 HELLO = made("Hello", " wor", "ld", Finish("stop", {"total_tokens": 3}))
 LONG_AGO = ReaderLimits(connect=PATIENCE, first_byte=PATIENCE, liveness=PATIENCE)  # passes in no test
@@ -629,9 +629,8 @@ def test_no_connection_in_time_is_the_connect_limit() -> None:
 
 @each_mode
 def test_no_server_is_an_error_of_httpx(mode: str) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        address = f"http://127.0.0.1:{listener.getsockname()[1]}/"
-    assert isinstance(read(mode, address).error, httpx.ConnectError)
+    with nobody() as port:
+        assert isinstance(read(mode, f"http://127.0.0.1:{port}/").error, httpx.ConnectError)
 
 
 def test_each_part_of_a_request_has_its_own_limit_and_the_body_of_the_answer_another() -> None:

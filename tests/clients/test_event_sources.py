@@ -167,7 +167,8 @@ def test_a_stream_that_is_gone_is_told_of_once(read: Read) -> None:
             await site.log.purge(principal="ann")
 
     front = Front(site.app, before=forget)
-    cut = Plan(cut_at=0, after=b'word 2 \xc3\xa9\\u2028\\n "\n\n\r\n')  # the third frame, and its chunk
+    # Behind the third frame, and its chunk; the stall lets a client take them.
+    cut = Plan(stall_at=0, stall=0.5, cut_at=0, after=b'word 2 \xc3\xa9\\u2028\\n "\n\n\r\n')
     with serving(front) as server:
         seen, _ = through(server.port, cut, lambda url: read(f"{url}/tokens", server.port))
     assert (seen.text, seen.ends) == ("".join(WORDS[:3]), ["failed"])

@@ -12,7 +12,6 @@ import asyncio
 import contextlib
 import shutil
 import signal
-import socket
 import subprocess
 import tempfile
 import time
@@ -23,6 +22,7 @@ import attrs
 import redis
 
 from tests.absence import require
+from tests.ports import free_port
 
 __all__ = ["INSTALL", "RedisServer", "Standing", "redis_server", "stalling_proxy"]
 
@@ -101,9 +101,7 @@ def redis_server(folder: Path, *, tcp: bool = False, **settings: str) -> Iterato
     require("redis-server", INSTALL)
     server = RedisServer(folder, {name.replace("_", "-"): value for name, value in settings.items()})
     if tcp:
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            server.port = free.getsockname()[1]
+        server.port = free_port()
     try:
         server.start()
         yield server

@@ -40,6 +40,7 @@ from tests.asking import http
 from tests.observe.measured import Traced
 from tests.observe.noted import Noted
 from tests.observe.pages import samples
+from tests.ports import nobody
 from tests.proxy.fronted import CHUNKED, Wired, answered, fronted, in_front
 from tests.proxy.running import running
 
@@ -151,9 +152,7 @@ def test_how_an_upstream_failed_is_told_and_counted_by_its_name() -> None:
         with pytest.raises(httpx.RemoteProtocolError):
             http.get(proxy.url)
         wait_until(lambda: bool(noted.all(Passed)) and bool(noted.all(Closed, "producer")))
-    with socket.create_server(("127.0.0.1", 0)) as closed:
-        port = closed.getsockname()[1]
-    with in_front(port, observe=noted) as proxy:
+    with nobody() as port, in_front(port, observe=noted) as proxy:
         assert http.get(proxy.url).status_code == 502
     assert [(event.status, event.cause) for event in noted.all(Passed)] == [
         (200, "upstream_broke"), (None, "upstream_unreachable")
@@ -179,9 +178,7 @@ def test_a_request_that_the_proxy_answers_itself_is_counted_as_refused(
     settings: dict[str, Any], request_of: dict[str, Any], why: str, status: int
 ) -> None:
     noted, numbers = Noted(), Prometheus(CollectorRegistry())
-    with socket.create_server(("127.0.0.1", 0)) as closed:
-        port = closed.getsockname()[1]
-    with in_front(port, observe=[noted, numbers], **settings) as proxy:
+    with nobody() as port, in_front(port, observe=[noted, numbers], **settings) as proxy:
         assert http.post(f"{proxy.url}/v1", **request_of).status_code == status
     assert [(event.why, event.status) for event in noted.all(Refused)] == [(why, status)]
     assert samples(numbers.page())[f'streamguard_requests_refused_total{{why="{why}"}}'] == 1
@@ -233,9 +230,7 @@ def test_a_request_without_a_trace_begins_one(headers: dict[str, str]) -> None:
 
 def test_the_span_of_a_request_that_failed_says_how() -> None:
     traced = Traced()
-    with socket.create_server(("127.0.0.1", 0)) as closed:
-        port = closed.getsockname()[1]
-    with in_front(port, observe=Traces(traced.provider)) as proxy:
+    with nobody() as port, in_front(port, observe=Traces(traced.provider)) as proxy:
         http.get(proxy.url)
     span = traced.one("streamguard proxy")
     assert (span.status.status_code, span.status.description) == (StatusCode.ERROR, "upstream_unreachable")

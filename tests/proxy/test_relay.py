@@ -16,6 +16,7 @@ from tests.adapters.asgi_apps import exchange
 from tests.adapters.middleware_apps import DONE, chunk, events, streaming
 from tests.adapters.servers import Gate
 from tests.asking import http
+from tests.ports import nobody
 from tests.proxy.fronted import CHUNKED, Wired, answered, fronted, in_front
 
 
@@ -96,12 +97,11 @@ def test_an_upstream_that_does_not_answer_is_a_bad_gateway(answer: bytes, code: 
 
 def test_an_upstream_that_is_not_there_or_says_nothing_is_told_apart(caplog: pytest.LogCaptureFixture) -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
-        port = silent.getsockname()[1]
-        with in_front(port, stall=0.05) as proxy:
+        with in_front(silent.getsockname()[1], stall=0.05) as proxy:
             came = http.get(proxy.url)
     assert (came.status_code, came.json()["code"]) == (504, "upstream_silent")
     assert came.json()["error"] == {"message": came.json()["detail"], "type": "server_error", "code": "upstream_silent"}
-    with in_front(port) as proxy:
+    with nobody() as port, in_front(port) as proxy:
         came = http.post(f"{proxy.url}/a%0AINFO:%20b", content=b"a")
     assert (came.status_code, came.json()["code"]) == (502, "upstream_unreachable")
     assert "cannot be reached" in caplog.text

@@ -22,6 +22,7 @@ from tests.adapters.test_middleware_sockets import Site
 from tests.asking import http
 from tests.log.redis_server import redis_server
 from tests.modules import ROOT
+from tests.ports import free_port
 from tests.proxy.running import running
 
 PAGE = ROOT / "docs" / "how-to" / "two-proxies-behind-nginx.md"
@@ -129,9 +130,7 @@ def nginx(folder: Path, ports: list[int]) -> Iterator[int]:
     """nginx with the page's configuration, in front of proxies on these ports; where it listens."""
     blocks = re.findall(r"^```nginx\n(.*?)^```", PAGE.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
     [text] = blocks
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = free_port()
     for old, new in {"8081": ports[0], "8082": ports[1], "listen 80;": f"listen 127.0.0.1:{port};"}.items():
         assert old in text
         text = text.replace(old, str(new))

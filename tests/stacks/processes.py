@@ -12,7 +12,6 @@ connection preface, which the application does not see. At the end its whole pro
 from __future__ import annotations
 
 import os
-import random
 import signal
 import socket
 import subprocess
@@ -28,6 +27,7 @@ import pytest
 
 from tests.absence import absent, require
 from tests.modules import ROOT
+from tests.ports import free_port
 
 __all__ = ["READY", "STACKS", "NotReady", "Process", "Stack", "running", "stack_params"]
 
@@ -186,7 +186,7 @@ def _started(
 ) -> Process:
     where, log = STACKS[stack], ""
     for _ in range(_ATTEMPTS if port is None else 1):
-        chosen = _free_port() if port is None else port
+        chosen = free_port() if port is None else port
         child = subprocess.Popen(
             [*where.line(app, chosen), *args],
             cwd=ROOT,
@@ -206,14 +206,3 @@ def _started(
         process.kill()
         log = process.log()
     raise NotReady(f"{stack} did not start:\n{log}")
-
-
-def _free_port() -> int:
-    """A port below those that the kernel gives to outgoing connections, which would take it before the server does."""
-    while True:
-        with socket.socket() as probe:
-            try:
-                probe.bind(("127.0.0.1", port := random.randrange(20_000, 32_000)))
-            except OSError:
-                continue
-            return port
