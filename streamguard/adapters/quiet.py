@@ -5,7 +5,7 @@
 A stream that did not complete has one line in the log `streamguard`: what failed, and after how many items. uvicorn
 adds "ASGI callable returned without completing response." as an error of its own, because a return without the last
 message is how ASGI aborts; it does so where its connection could not be closed first, as under a layer outside the
-seal that hands on a `receive` of its own. hypercorn, granian and daphne add nothing, and nothing of theirs is touched.
+seal that hides the server's `receive`. hypercorn, granian and daphne add nothing, and nothing of theirs is touched.
 
 Whether the line belongs to an abort of ours is read from the request that uvicorn logs it for: its scope has the mark
 that the seal left there. So an answer that the application itself forgot to finish is still reported; and so is, as

@@ -95,21 +95,22 @@ def transport_of(scope: Any, receive: Any, send: Any = None) -> Transport | None
 
 
 def _reached(scope: Any, receive: Any, send: Any) -> Transport | None:
-    found = _uvicorn(scope, receive)
+    found = _uvicorn(scope, _unwrapped(receive, "receive"))
     if found is None:
-        send = _unwrapped(send)
+        send = _unwrapped(send, "send")
         found = _hypercorn(scope, send) or _daphne(scope, send)
     return found
 
 
-def _unwrapped(send: Any) -> Any:
-    """Starlette's outermost layer stands outside every middleware, and hands on a closure round the server's `send`."""
+def _unwrapped(call: Any, name: str) -> Any:
+    """What is outside every middleware hands on closures round the server's `receive` and `send`: Starlette's outermost
+    layer, the spans of FastAPI and of OpenTelemetry's instrumentation."""
     for _ in range(8):
-        code, cells = getattr(send, "__code__", None), getattr(send, "__closure__", None)
-        if code is None or cells is None or "send" not in code.co_freevars:
+        code, cells = getattr(call, "__code__", None), getattr(call, "__closure__", None)
+        if code is None or cells is None or name not in code.co_freevars:
             break
-        send = cells[code.co_freevars.index("send")].cell_contents
-    return send
+        call = cells[code.co_freevars.index(name)].cell_contents
+    return call
 
 
 def _hypercorn(scope: Any, send: Any) -> Transport | None:

@@ -11,6 +11,8 @@ from typing import Any
 
 import anyio
 import pytest
+from fastapi import FastAPI
+from opentelemetry.sdk.trace import TracerProvider
 
 from streamguard.adapters.asgi import GuardedAnswer, SealMiddleware
 from streamguard.adapters.asgi_sink import AsgiSink
@@ -85,14 +87,24 @@ async def test_a_server_whose_transport_is_another_than_it_was_is_written_to_all
     assert sent == [{"type": "http.response.body", "body": b"data", "more_body": True}]
 
 
-@pytest.mark.parametrize("way", ["method", "closure", "http/2", "no version", "no transport", "a file"])
+def wrapped(receive: Any) -> Any:
+    """As layers do that stand outside the seal: spans of FastAPI, and of OpenTelemetry's instrumentation."""
+
+    async def spanned() -> Any:
+        return await receive()
+
+    return spanned
+
+
+@pytest.mark.parametrize("way", ["method", "wrapped", "closure", "http/2", "no version", "no transport", "a file"])
 @pytest.mark.parametrize("drop", [True, False])
 def test_only_a_transport_that_is_this_requests_alone_is_closed(way: str, drop: bool) -> None:
     transport = FakeTransport()
     receive = closure if way == "closure" else cycle({"no transport": None, "a file": sys.stdout}.get(way, transport))
+    receive = wrapped(wrapped(receive)) if way == "wrapped" else receive
     scope = {"http/2": {"http_version": "2"}, "no version": {}}.get(way, {"http_version": "1.1"})
     sink = AsgiSink(scope, receive, None, 200, [])  # type: ignore[arg-type]
-    reached = way == "method"
+    reached = way in ("method", "wrapped")
     assert sink.reached is reached
     assert sink.unsent() == (7 if reached else None)
     assert sink.kill(drop=drop) is reached
@@ -172,10 +184,8 @@ class App:
         await GuardedAnswer(flood, timing=self.timing, on_end=self.ended)(scope, wrapped, send)
 
 
-@pytest.mark.parametrize("stack", stack_params())
-def test_no_reader_that_does_not_read_stays(stack: tuple[str, str]) -> None:
-    app = App(Timing(write=1.0))
-    with serving(SealMiddleware(app), http=stack[0], loop=stack[1]) as server:
+def none_stays(app: App, outermost: Any, stack: tuple[str, str]) -> None:
+    with serving(outermost, http=stack[0], loop=stack[1]) as server:
         readers = [server.connect(receive_buffer=SMALL) for _ in range(READERS)]
         try:
             for reader in readers:
@@ -186,6 +196,21 @@ def test_no_reader_that_does_not_read_stays(stack: tuple[str, str]) -> None:
         finally:
             for reader in readers:
                 reader.close()
+
+
+@pytest.mark.parametrize("stack", stack_params())
+def test_no_reader_that_does_not_read_stays(stack: tuple[str, str]) -> None:
+    app = App(Timing(write=1.0))
+    none_stays(app, SealMiddleware(app), stack)
+
+
+@pytest.mark.parametrize("stack", stack_params())
+def test_the_spans_of_fastapi_which_stand_outside_the_seal_keep_none(stack: tuple[str, str]) -> None:
+    app = App(Timing(write=1.0))
+    spanned = FastAPI(telemetry={"tracer_provider": TracerProvider()})
+    spanned.mount("/", app)
+    spanned.add_middleware(SealMiddleware)
+    none_stays(app, spanned, stack)
 
 
 def was_reset(reader: Connection) -> bool:
