@@ -28,8 +28,7 @@ from streamguard.app import StreamGuard, own_options
 from streamguard.core.compress import Gzip
 from streamguard.core.credit import Credit
 from streamguard.core.cursor import Cursor, cursor_zero
-from streamguard.core.dialect import dialect_named
-from streamguard.core.dialect.base import has_abort_part
+from streamguard.core.dialect import dialect_named, has_abort_part
 from streamguard.core.errors import Failure, SourceFailed, failure_from
 from streamguard.core.exchange import (
     Granted,
@@ -206,7 +205,8 @@ class Reading:
         dialect = dialect_named(info.dialect)
         guard = CompletionGuard(self._carrier(info, agreed))
         flow = self._flow(agreed, cursor) if scope else None
-        stage = ReplayStage(guard, cursor, own_ids=dialect.own_ids, resume=self._address, flow=flow)
+        tells = None if agreed.negotiated or self.facts.event_source or dialect.own_ids else dialect
+        stage = ReplayStage(guard, cursor, own_ids=dialect.own_ids, resume=self._address, flow=flow, tells=tells)
 
         def replace() -> None:
             stage.parting = "replaced"

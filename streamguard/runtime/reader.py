@@ -3,7 +3,8 @@
 The direct driver again, over the stored frames as its source: `stored` gives them in pages, first those that are
 there, then each as it is appended, exactly once whatever the moment. So heartbeats, the write deadline, the watch on
 the reader and the aborts are those of any other stream. What differs: an end that is not the stream's is a `bye`, and
-an abort; the stream lives on, and the reader comes back with its last cursor.
+an abort; the stream lives on, and the reader comes back with its last cursor. One that will not is told by an error of
+its dialect, and by the abort.
 """
 
 from __future__ import annotations
@@ -12,8 +13,10 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from typing import Any, Final
 
 from streamguard.core.cursor import Cursor
+from streamguard.core.dialect import Dialect
 from streamguard.core.errors import Failure, SourceFailed
 from streamguard.core.frame import Frame, status_of
+from streamguard.core.framing import FramedEncoder
 from streamguard.core.guard import CompletionGuard
 from streamguard.core.items import Ending
 from streamguard.core.terminal import failure_beside
@@ -24,6 +27,7 @@ from streamguard.runtime.flow import Flow
 __all__ = ["Page", "ReplayStage", "stored"]
 
 _LOOK: Final = 1.0  # seconds without a frame after which a reader looks whether anybody generates the stream
+_REST: Final = Failure("cut", "the rest of this answer was not sent: ask again", retryable=True)
 
 Page = Sequence[Any]  # of frames, or of rows, as the log has them
 Orphaned = Callable[[StreamState], Awaitable[None]]
@@ -108,13 +112,21 @@ async def stored(
 
 class ReplayStage:
     """Pages of frames -> bytes of one connection, behind `at`; `resume` is the address to come back to, `flow`
-    what a reader that gives credit says. `stands` says how the stream does, in the words of a log."""
+    what a reader that gives credit says. `tells` is the dialect in which a reader is told that its connection ends
+    before the stream, where a `bye` says nothing to it. `stands` says how the stream does, in the words of a log."""
 
     timed = False
     part = "reader"
 
     def __init__(
-        self, guard: CompletionGuard, at: Cursor, *, own_ids: bool, resume: str | None, flow: Flow | None = None
+        self,
+        guard: CompletionGuard,
+        at: Cursor,
+        *,
+        own_ids: bool,
+        resume: str | None,
+        flow: Flow | None = None,
+        tells: Dialect | None = None,
     ) -> None:
         self.guard = guard
         self.ending = Ending()
@@ -126,6 +138,7 @@ class ReplayStage:
         self._own_ids = own_ids
         self._resume = resume
         self._flow = flow
+        self._tells = tells
 
     def open(self) -> bytes:
         return self.guard.open(self._at, own_ids=self._own_ids, resume=self._resume)
@@ -163,7 +176,23 @@ class ReplayStage:
 
     def _bye(self, reason: str) -> bytes:
         """Once: a driver asks for its last words again as long as there is no status, and a `bye` gives none."""
-        return b"" if self.guard.state == "parted" else self.guard.bye(reason)
+        return b"" if self.guard.state == "parted" else self._in_band() + self.guard.bye(reason)
+
+    def _in_band(self) -> bytes:
+        """The error of the dialect, for a reader that would take a clean end for the whole: the abort behind it may not
+        reach it (HTTP/1.0 shows none). For the stream, which lives on, it is no frame: it is not in the log."""
+        if self._tells is None:
+            return b""
+        guard, encoder = self.guard, FramedEncoder(self._tells, at=self._at)
+        if self._last is not None:
+            encoder.follow([self._last if isinstance(self._last, Frame) else Frame(*self._last)])
+        encoder.last = guard.last
+        failure = self.ending.failure
+        if failure is None or failure.code == "log":
+            failure = _REST  # what a log says of itself names files and hosts
+        data = b"".join(map(guard.encoder.frame, encoder.fail(failure)))
+        guard.bytes += len(data)
+        return data
 
     @property
     def status(self) -> str | None:

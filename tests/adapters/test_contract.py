@@ -96,6 +96,16 @@ def answering(path: str, status: int, body: bytes = b"") -> Layer:
     return layer
 
 
+@attrs.frozen
+class Hidden:
+    """A `receive` of a layer's own, from which the server's transport cannot be seen as through a closure."""
+
+    receive: Receive
+
+    async def __call__(self) -> Message:
+        return await self.receive()
+
+
 def ending_cleanly(app: ASGIApp) -> ASGIApp:
     """As a middleware does that finishes what its application did not."""
 
@@ -107,10 +117,7 @@ def ending_cleanly(app: ASGIApp) -> ASGIApp:
             more = message.get("more_body", False)
             await send(message)
 
-        async def hearing() -> Message:  # so that the server's transport cannot be seen from inside
-            return await receive()
-
-        await app(scope, hearing, noting)
+        await app(scope, Hidden(receive), noting)
         if more and scope["type"] == "http":
             await send({"type": "http.response.body", "body": b""})
 

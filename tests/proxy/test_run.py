@@ -68,6 +68,21 @@ def test_what_has_not_ended_by_then_is_told_to_come_back_also_at_a_unix_socket(t
         made.closed.wait()  # the upstream was left
 
 
+def test_over_http_1_0_which_shows_no_cut_an_sdk_is_told_by_an_error_too() -> None:
+    made = Site()
+    with serving(made.app) as behind, running(behind.url, "--grace", "0.05") as proxy, proxy.connect() as connection:
+        connection.send(
+            b"POST /waits HTTP/1.0\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 15\r\n\r\n"
+            b'{"stream":true}'
+        )
+        connection.until(b"data:")
+        proxy.process.send_signal(signal.SIGTERM)
+        *_, error, parting = connection.rest().decode().rstrip("\n").split("\n\n")
+        assert '"code":"shutdown"' in error
+        assert parting.startswith(": bye ")
+        made.closed.wait()
+
+
 def test_an_upstream_that_is_killed_makes_the_sdk_raise(tmp_path: Path) -> None:
     require("openai", "pip install openai")
     import openai

@@ -9,10 +9,12 @@ import anyio
 import pytest
 
 from streamguard.core.cursor import Cursor, cursor_zero
+from streamguard.core.dialect import dialect_named
 from streamguard.core.errors import Failure, SourceFailed, failure_from
 from streamguard.core.frame import Frame
 from streamguard.core.framing import FramedEncoder
 from streamguard.core.guard import CompletionGuard
+from streamguard.core.items import Event
 from streamguard.core.receipt import Verdict
 from streamguard.core.verify import StreamVerifier
 from streamguard.core.wire import Sse
@@ -232,6 +234,53 @@ def test_an_end_that_is_not_the_streams_is_a_bye_said_once(status: str, reason: 
     assert reason in bye
     assert verdict(opening, bye).verdict is Verdict.TRUNCATED
     assert (stage.status, stage.fail(Failure("x", "y"), 0.0), stage.finish(0.0)) == (None, b"", b"")
+
+
+GOING = Failure("shutdown", "the server is going away", retryable=True)
+CHUNK = '{"object":"chat.completion.chunk","choices":[{"index":0,"delta":{"content":"a"},"finish_reason":null}]}'
+
+
+def told(dialect: str, item: str | Event | None, failure: Failure | None, *, tells: bool = True) -> StreamVerifier:
+    """What a reader of a foreign dialect makes of a connection that ends before its stream."""
+    tongue = dialect_named(dialect)
+    encoder = FramedEncoder(tongue, sid=SID)
+    guard, zero = CompletionGuard(Sse(ids="comment")), cursor_zero(SID)
+    stage = ReplayStage(guard, zero, own_ids=False, resume=None, tells=tongue if tells else None)
+    received = stage.open()
+    if item is not None:
+        received += stage.push(encoder.texts(item) if isinstance(item, str) else encoder.item(item), 0.0)
+    last = stage.finish(0.0) if failure is None else stage.fail(failure, 0.0, failure.code)
+    assert b": bye " in last
+    assert b"/var/log.db" not in last
+    assert (stage.status, stage.fail(GOING, 0.0), stage.finish(0.0)) == (None, b"", b"")
+    assert stage.sent == len(received + last)
+    reader = StreamVerifier(dialect=dialect)
+    reader.feed(received + last)
+    reader.end(clean=True)
+    return reader
+
+
+FOREIGN = [
+    ("openai", "a"), ("openai-responses", "a"), ("anthropic", "a"), ("ui", "a"), ("ag-ui", "a"), ("raw", Event(CHUNK)),
+    ("openai", None), ("raw", None),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("dialect", "item"), FOREIGN)
+@pytest.mark.parametrize(
+    ("failure", "code"),
+    [(GOING, "shutdown"), (Failure("log", "no /var/log.db"), "cut"), (None, "cut")],
+    ids=["shutdown", "log", "pages over"],
+)
+def test_a_reader_for_whom_a_bye_says_nothing_is_told_in_its_dialect(
+    dialect: str, item: Any, failure: Failure | None, code: str
+) -> None:
+    reader = told(dialect, item, failure)
+    assert (reader.verdict, reader.failure and reader.failure.code) == (Verdict.FAILED, code)
+
+
+def test_one_that_comes_back_is_not_told_that_its_stream_failed() -> None:
+    assert told("openai", "a", GOING, tells=False).verdict is Verdict.TRUNCATED
 
 
 def test_a_reader_that_is_replaced_is_told_so() -> None:

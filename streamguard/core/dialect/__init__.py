@@ -24,7 +24,7 @@ from typing import Final
 from streamguard.core.arguments import setting_named
 from streamguard.core.dialect.agui import AgUi
 from streamguard.core.dialect.anthropic import Anthropic
-from streamguard.core.dialect.base import Dialect, DialectEncoder, DialectReader, Payload, Reading
+from streamguard.core.dialect.base import Dialect, DialectEncoder, DialectReader, Payload, Reading, has_abort_part
 from streamguard.core.dialect.native import Native
 from streamguard.core.dialect.openai import OpenAI
 from streamguard.core.dialect.raw import Raw
@@ -47,6 +47,7 @@ __all__ = [
     "Text",
     "Ui",
     "dialect_named",
+    "has_abort_part",
 ]
 
 _ALL: Final[tuple[Dialect, ...]] = (
