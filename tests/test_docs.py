@@ -120,6 +120,12 @@ def test_links_lead_somewhere() -> None:
             assert (page.parent / target).exists(), f"{page.name}: {target}"
 
 
+def test_the_index_has_every_page() -> None:
+    index = ROOT / "docs/README.md"
+    linked = {(index.parent / target).resolve() for target in LINK.findall(index.read_text(encoding="utf-8"))}
+    assert [page for page in PAGES[1:] if page not in linked and page != index and page.parent.name != "proofs"] == []
+
+
 def test_the_readme_endpoint_and_client_work_as_printed(tmp_path: Path) -> None:
     with served(tmp_path, "app.py") as url:
         out = ran(tmp_path, "client.py", **{"http://127.0.0.1:8000": url})
