@@ -1,8 +1,8 @@
 """aiohttp: a guarded handler, and a chat whose answers outlive their connections: `python aiohttp_app.py`.
 
-    curl -N --json '{"text": "Tell me a story"}' localhost:8080/chat
-    curl -N --json '{"text": "Tell me a story"}' localhost:8080/chats/seven
-    curl -N 'localhost:8080/streams?name=ann:seven' -H 'x-user: ann'        # a reloaded page, from the start
+    curl -N --json '{"text": "Tell me a story"}' localhost:8000/chat
+    curl -N --json '{"text": "Tell me a story"}' localhost:8000/chats/seven
+    curl -N 'localhost:8000/streams?name=ann:seven' -H 'x-user: ann'        # a reloaded page, from the start
 """
 
 from __future__ import annotations
@@ -47,4 +47,4 @@ guard.install(app, "/streams", ready="/ready")
 app.add_routes([web.post("/chat", chat), web.post("/chats/{chat}", lasting)])
 
 if __name__ == "__main__":
-    web.run_app(app)
+    web.run_app(app, host="127.0.0.1", port=8000)

@@ -47,8 +47,8 @@ async def chat(request: HttpRequest) -> AsyncIterator[str]:
 
 @guarded
 def plain(request: HttpRequest) -> Iterator[str]:
-    for word in json.loads(request.body)["text"].split():
-        yield word + " "
+    words = json.loads(request.body)["text"].split()  # here, where what is wrong with it has an HTTP status
+    return (word + " " for word in words)
 
 
 @guard.stream(name=lambda request: f"ann:{request.resolver_match.kwargs['chat']}")

@@ -1,6 +1,6 @@
 """The same on aiohttp: `python websocket_aiohttp.py`.
 
-    python websocket_reader.py ws://localhost:8080/chat Tell me a story
+    python websocket_reader.py ws://localhost:8000/chat Tell me a story
 """
 
 from __future__ import annotations
@@ -24,4 +24,4 @@ app = web.Application()
 app.add_routes([web.get("/chat", chat)])
 
 if __name__ == "__main__":
-    web.run_app(app)
+    web.run_app(app, host="127.0.0.1", port=8000)

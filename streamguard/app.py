@@ -303,7 +303,8 @@ class StreamGuard(Draining):
         if state.cancelled:
             return "it was cancelled"
         if endpoint is None:
-            return f"its resumer is not known here: {resumer}" if resumer else "it has no resumer that others know"
+            why = f"its resumer is not known here: {resumer}" if resumer else "it has no resumer that others know"
+            return f"{why} (in streamguard's documentation: how-to/take-over-after-a-crash.md)"
         if state.crashes > self.max_takeovers:
             return f"its process was lost {state.crashes} times (max_takeovers={self.max_takeovers})"
         try:

@@ -56,8 +56,9 @@ Starts real servers on loopback and reads some thousand answers from them, in on
 4. With --web, instead of all: a page, served until Ctrl-C, that streams one answer side by side, unguarded and
    guarded, with buttons that cut and stall both.
 
-"truncated" compares what arrived with what the server generated; "reader was told" is whether the
-client library raised an error.
+"chunk": how many tokens are sent at once. "truncated": the answers of which less arrived than the server
+generated, as "lost text" in the second table. "noticed": for how many of those the client library raised an
+error. "silent": for how many it did not.
 """
 
 _DEMO_END = """\
@@ -159,6 +160,8 @@ def _demo(options: argparse.Namespace) -> int:
         with report.progress(Console(stderr=True)) as start:
             return await lab.run(settings, start=start)
 
+    if not options.json:
+        report.print_legend(Console())
     try:
         result = anyio.run(run)
     except (LabError, OSError) as exc:

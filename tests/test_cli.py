@@ -44,7 +44,9 @@ def test_a_commands_help_explains_its_columns_examples_and_exit_codes(capsys: py
     with pytest.raises(SystemExit):
         cli.main(["demo", "--help"])
     shown = capsys.readouterr().out
-    for part in ("truncated", "examples:", "exit code:", "--requests", "--delay", "--seed", "--json", "--plot"):
+    for part in ('"chunk"', '"truncated"', '"lost text"', '"noticed"', '"silent"'):
+        assert part in shown
+    for part in ("examples:", "exit code:", "--requests", "--delay", "--seed", "--json", "--plot"):
         assert part in shown
 
 
@@ -113,6 +115,7 @@ def test_the_exit_code_says_whether_the_promise_was_kept(
 ) -> None:
     stand_in(monkeypatch)
     assert cli.main(["demo"]) == 0
+    assert capsys.readouterr().out.startswith("chunk: ")
     stand_in(monkeypatch, silent=1)
     assert cli.main(["demo"]) == cli.BROKEN
     assert "please report this" in capsys.readouterr().out

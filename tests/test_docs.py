@@ -120,6 +120,12 @@ def test_links_lead_somewhere() -> None:
             assert (page.parent / target).exists(), f"{page.name}: {target}"
 
 
+def test_the_index_has_every_page() -> None:
+    index = ROOT / "docs/README.md"
+    linked = {(index.parent / target).resolve() for target in LINK.findall(index.read_text(encoding="utf-8"))}
+    assert [page for page in PAGES[1:] if page not in linked and page != index and page.parent.name != "proofs"] == []
+
+
 def test_the_readme_endpoint_and_client_work_as_printed(tmp_path: Path) -> None:
     with served(tmp_path, "app.py") as url:
         out = ran(tmp_path, "client.py", **{"http://127.0.0.1:8000": url})
@@ -437,6 +443,7 @@ def test_the_handlers_of_aiohttp_stream(tmp_path: Path) -> None:
         for path in ("chat", "lasting"):
             with client.stream_sync("POST", f"{server.url}/{path}", json={"text": "word by word"}) as answer:
                 assert answer.read() == "word by word "
+            assert http.post(f"{server.url}/{path}", content=b"no JSON").status_code == 500  # as the page says
     module = {"__name__": "converted_handler"}
     exec(BLOCKS["converted_handler.py"], module)
     with serving_aiohttp(module["app"]) as server:
@@ -452,6 +459,9 @@ def test_the_views_of_flask_and_a_function_of_the_environ_stream(tmp_path: Path)
             for path in paths:
                 with client.stream_sync("POST", f"{url}/{path}", json={"text": "word by word"}) as answer:
                     assert "word by word" in answer.read()
+                if path:
+                    bad = http.post(f"{url}/{path}", content=b"no JSON", headers={"content-type": "application/json"})
+                    assert bad.status_code == 400
 
 
 def test_the_views_of_django_stream(tmp_path: Path) -> None:
@@ -459,6 +469,7 @@ def test_the_views_of_django_stream(tmp_path: Path) -> None:
         for path in ("chat", "lasting"):
             with client.stream_sync("POST", f"{url}/{path}", json={"text": "word by word"}) as answer:
                 assert answer.read() == "word by word "
+            assert http.post(f"{url}/{path}", content=b"no JSON").status_code == 500  # as the page says
 def test_a_socket_has_a_whole_answer(tmp_path: Path) -> None:
     reader = ROOT / "examples/websocket_reader.py"
     with served(tmp_path, "socket_app.py") as url:

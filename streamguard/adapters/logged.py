@@ -37,7 +37,7 @@ from streamguard.core.exchange import NO_STORE, Granted, Refusal, RequestFacts, 
 from streamguard.core.negotiate import parse_key
 from streamguard.log.base import LogUnavailable, StreamExists, StreamInfo
 from streamguard.observe.hooks import Outcome
-from streamguard.runtime.runs import Cancel, Run
+from streamguard.runtime.runs import Cancel, Run, Unannounced
 from streamguard.runtime.slots import Slot
 from streamguard.runtime.source import Producer, TokenSource
 
@@ -320,6 +320,7 @@ class LoggedAnswer:
         _require_installed(self.guard)
         agreed = terms(claim.facts)
         can_resume = agreed.negotiated or claim.facts.event_source or claim.key is not None or name is not None
+        policy = self.stream.on_disconnect or self.guard.on_disconnect
         try:
             run = await self.guard.start(
                 self.source,
@@ -327,7 +328,7 @@ class LoggedAnswer:
                 dialect=self.options.dialect,
                 flush=self.options.policy(keys),
                 timing=self.options.timing,
-                on_disconnect=self.stream.on_disconnect if can_resume else Cancel(),
+                on_disconnect=policy if can_resume or isinstance(policy, Cancel) else Unannounced(),
                 on_end=self.options.on_end,
                 name=name,
                 key=claim.key,

@@ -201,6 +201,10 @@ def _leave(evidence: Evidence) -> str:
     assert leave is not None
     if leave.stopped is None:
         return f"not noticed in {leave.waited:.1f} s"
+    if leave.ignored and leave.resumable:
+        return f"the answer ran on for {leave.stopped:.2f} s, as for one that comes back ({leave.by})"
+    if leave.ignored:
+        return f"not noticed: the answer ran on for {leave.stopped:.2f} s of {leave.rest:.2f}, to its end ({leave.by})"
     return f"noticed after {leave.stopped:.2f} s of {leave.rest:.2f} ({leave.by})"
 
 

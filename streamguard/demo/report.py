@@ -5,6 +5,7 @@ matplotlib is imported when a picture is asked for, and not before: it takes a s
 
 from __future__ import annotations
 
+import functools
 import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -21,7 +22,8 @@ from streamguard.demo.lab import CutRow, LagRow, Result
 from streamguard.demo.resume import ResumeResult
 
 __all__ = [
-    "PICTURES", "as_json", "cut_table", "lag_table", "plot", "print_resumes", "print_tables", "progress", "resume_json",
+    "PICTURES", "as_json", "cut_table", "lag_table", "plot", "print_legend", "print_resumes", "print_tables",
+    "progress", "resume_json",
 ]  # fmt: skip
 
 PICTURES: Final = (".svg", ".png")  # what `plot` writes, by the file's suffix
@@ -29,7 +31,11 @@ PICTURES: Final = (".svg", ".png")  # what `plot` writes, by the file's suffix
 
 @contextmanager
 def progress(console: Console) -> Iterator[Callable[[str, int], Callable[[], object]]]:
-    """A bar for each experiment, in the form that `lab.run` takes as `start`; gone when it is over."""
+    """A bar for each experiment, in the form that `lab.run` takes as `start`; gone when it is over. Where it is no
+    terminal, a line for each tenth."""
+    if not console.is_terminal:
+        yield functools.partial(_told, console)
+        return
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with Progress(*columns, console=console, transient=True) as bars:
 
@@ -38,6 +44,23 @@ def progress(console: Console) -> Iterator[Callable[[str, int], Callable[[], obj
             return lambda: bars.advance(task)
 
         yield start
+
+
+def _told(console: Console, title: str, total: int) -> Callable[[], object]:
+    """Says how far an experiment is. The console flushes each line."""
+    made, every = 0, -(-total // 10)
+
+    def tell() -> None:
+        console.print(f"{title}: {made} of {total}", markup=False, highlight=False, soft_wrap=True)
+
+    def advance() -> None:
+        nonlocal made
+        made += 1
+        if made == total or not made % every:
+            tell()
+
+    tell()
+    return advance
 
 
 def as_json(result: Result) -> str:
@@ -99,6 +122,16 @@ def _table(title: str, *columns: str) -> Table:
     for name in columns:
         table.add_column(name, justify="left" if name in ("endpoint", "how it is cut", "reader") else "right")
     return table
+
+
+_LEGEND: Final = """\
+chunk: tokens sent at once; unguarded+flush: a last, short one is sent, too
+truncated: answers whose end never came; noticed: of those, the client raised"""
+
+
+def print_legend(console: Console) -> None:
+    """What the tables' names mean. Before anything runs: it is what a pipe shows first."""
+    console.print(_LEGEND, markup=False, highlight=False, soft_wrap=True)
 
 
 def lag_table(result: Result) -> Table:

@@ -165,6 +165,8 @@ def run(options: argparse.Namespace) -> bool:
     def listens() -> None:
         where = f"unix:{options.uds}" if listening is None else _url(listening)
         told = f"streamguard proxy: {where} in front of {options.upstream}{watched.serving}"
+        if settings.dashboard is not None:
+            told += f", dashboard at {'' if listening is None else where}{settings.path}/dashboard"
         print(told, file=sys.stderr, flush=True)
 
     return serve(

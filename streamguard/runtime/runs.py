@@ -35,13 +35,19 @@ from streamguard.runtime.producer import Producer
 from streamguard.runtime.readers import Readers
 from streamguard.runtime.slots import Slot
 
-__all__ = ["PRESENCE", "SIGN", "Cancel", "Detach", "OnDisconnect", "ReadOn", "Run", "Runs"]
+__all__ = ["PRESENCE", "SIGN", "Cancel", "Detach", "OnDisconnect", "ReadOn", "Run", "Runs", "Unannounced"]
 
 GOING: Final = 10.0  # seconds for all runs to let go of their streams, of which each source has 5 to close
 SIGN: Final = 10.0  # seconds between two signs that a stream is read at another process
 PRESENCE: Final = 25.0  # seconds that one counts: two signs, and the way of the second
 
-LEFT = Failure("gone", "the reader left")
+LEFT: Final = Failure("gone", "the reader left")
+# Who asks for the rest of such a stream, by hand, is told why there is none.
+LEFT_FOR_GOOD: Final = Failure(
+    "gone",
+    "the reader left, and had not said that it can come back: send `Streamguard: v=1` or an `Idempotency-Key`, "
+    "or have the endpoint name its streams",
+)
 ENDED: Final = Failure("evicted", EVICTED, retryable=True)
 
 logger = logging.getLogger("streamguard")
@@ -53,6 +59,10 @@ class Cancel:
 
     grace = 0.0
     items: int | None = None
+
+
+class Unannounced(Cancel):
+    """A Cancel that nobody chose: the reader had not said that it can come back."""
 
 
 @attrs.frozen
@@ -86,6 +96,7 @@ class Run:
         self.policy = policy
         self.slot = slot
         self.over = anyio.Event()
+        self._left = LEFT_FOR_GOOD if isinstance(policy, Unannounced) else LEFT
         self._readers = 0
         self._tasks: anyio.abc.TaskGroup | None = None  # while it runs
         self._minded = False
@@ -169,7 +180,7 @@ class Run:
                     await self._woken()
             self._last = math.inf
             if not self._read():
-                self.producer.cancel(LEFT)
+                self.producer.cancel(self._left)
                 return
 
     def _read(self) -> bool:
@@ -178,7 +189,7 @@ class Run:
     def _count(self) -> None:
         """End with the last item that may be: here, since a quick source makes many more before another task runs."""
         if self.producer.items >= self._last:
-            self.producer.cancel(LEFT)
+            self.producer.cancel(self._left)
 
     async def _woken(self) -> None:
         self._changed = anyio.Event()

@@ -106,6 +106,28 @@ def test_who_comes_back_too_late_finds_a_cancelled_stream(policy: Any) -> None:
     assert site.source.closes == 1
 
 
+@pytest.mark.parametrize(
+    ("policy", "headers", "why"),
+    [
+        (Detach(60), {}, "the reader left, and had not said that it can come back: send `Streamguard: v=1` or an "
+         "`Idempotency-Key`, or have the endpoint name its streams"),
+        (Cancel(), {}, "the reader left"),  # which saying so would not change
+        (Detach(0.05), OURS, "the reader left"),
+    ],
+    ids=["unannounced", "cancel", "announced"],
+)  # fmt: skip
+def test_who_had_not_said_that_it_can_come_back_is_told_what_to_send(policy: Any, headers: Any, why: str) -> None:
+    site = Site("t0 ", Gate(), on_disconnect=policy)
+    with serving(site.app) as server:
+        with server.connect() as connection:
+            connection.request("POST", "/tokens", **headers)
+            connection.until(b't0 "')
+            at = cursors(connection.received)[-1]
+        site.idle()
+        late = resumed(server, at).body
+    assert f'"message":"{why}"'.encode() in late
+
+
 def test_a_stream_may_go_on_for_so_many_items_without_a_reader() -> None:
     async def endless() -> AsyncIterator[str]:
         for number in range(100_000):

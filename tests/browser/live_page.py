@@ -98,7 +98,7 @@ class Opened:
         made = self.streams.made
         self.wait_for('of("Items") === value', f"{sum(made.values()):,}")
         shown = self.shown
-        expected = {"Open": f"{len(made)}", "Items": f"{sum(made.values()):,}", "Ended": "0", "Abnormal": "0"}
+        expected = {"Open": f"{len(made)}", "Items": f"{sum(made.values()):,}", "Parts ended": "0", "Abnormal": "0"}
         wrong = [name for name, value in expected.items() if shown["figures"][name] != value]
         rows = Counter({row[_REQUEST]: int(row[_ITEMS].replace(",", "")) for row in shown["open"]})
         return [*wrong, *(name for name in {*made, *rows} if made[name] != rows[name])]

@@ -41,7 +41,7 @@ def test_its_figures_are_what_the_streams_made_and_it_does_not_fall_behind(brows
         assert page.differences() == []
         page.wait_for("Number(document.documentElement.dataset.number) >= value", page.streams.live.number)
         page.end()
-        page.wait_for('of("Ended") === "16" && of("Open") === "0"')
+        page.wait_for('of("Parts ended") === "16" && of("Open") === "0"')
         shown = page.shown
     assert (shown["open"], shown["figures"]["Abnormal"]) == ([], "6")
     ended = Counter((row[2], row[3], row[6].partition("-")[0]) for row in shown["abnormal"])

@@ -37,6 +37,16 @@ def test_figures_come_before_what_they_mean() -> None:
         assert words in shown, words
 
 
+def test_an_answer_that_runs_to_its_end_was_not_stopped_by_its_readers_leaving() -> None:
+    """It read "noticed after 3.12 s of 3.07"."""
+    for resumable, words in (
+        (False, "a reader that leaves not noticed: the answer ran on for 3.12 s of 3.07, to its end (by its gauge)"),
+        (True, "a reader that leaves the answer ran on for 3.12 s, as for one that comes back (by its gauge)"),
+    ):
+        leave = Leave("by its gauge", 3.07, 4.0, 3.12, resumable=resumable)
+        assert words in re.sub(" +", " ", printed(evidence(seen(*paced()), leave=leave)))
+
+
 def test_where_it_is_no_terminal_nothing_is_wrapped_or_padded() -> None:
     """What reads it is grep: half a field is in no line."""
     long = {**SSE, "server": "nginx/1.22.1", "via": "1.1 " + "a" * 90, "cache-control": "no-store, no-transform"}

@@ -10,7 +10,7 @@ import pytest
 from rich.console import Console
 
 from streamguard.demo.lab import CutRow, LagRow, Result, Settings
-from streamguard.demo.report import as_json, plot, print_tables, progress
+from streamguard.demo.report import as_json, plot, print_legend, print_tables, progress
 
 
 def lag(variant: str, truncated: int, noticed: int = 0) -> LagRow:
@@ -94,6 +94,29 @@ def test_progress_counts_each_answer() -> None:
         done()
     assert isinstance(console.file, io.StringIO)
     assert "2/2" in console.file.getvalue()
+
+
+def test_where_it_is_no_terminal_progress_is_a_line_for_each_tenth_and_leaves_no_blank_one() -> None:
+    console = Console(file=io.StringIO(), width=100)
+    with progress(console) as start:
+        done = start("a sender [that] lags", 25)
+        assert isinstance(console.file, io.StringIO)
+        assert console.file.getvalue() == "a sender [that] lags: 0 of 25\n"  # at once
+        for _ in range(25):
+            done()
+    told = [line.rpartition(": ")[2] for line in console.file.getvalue().split("\n")]
+    assert told == [*(f"{made} of 25" for made in (0, 3, 6, 9, 12, 15, 18, 21, 24, 25)), ""]
+
+
+def test_the_legend_names_what_the_first_table_has() -> None:
+    console = Console(file=io.StringIO(), width=80)
+    print_legend(console)
+    assert isinstance(console.file, io.StringIO)
+    legend, table = console.file.getvalue(), printed(KEPT)
+    for name in ("chunk", "unguarded+flush", "truncated", "noticed"):
+        assert f"{name}: " in legend
+        assert name in table
+    assert [len(line) <= 80 for line in legend.splitlines()] == [True, True]
 
 
 def test_the_tables_fit_a_terminal_of_eighty_columns() -> None:

@@ -22,16 +22,20 @@ from tests.modules import ROOT
 
 __all__ = ["Running", "running"]
 
-_LISTENS = re.compile(r"streamguard proxy: (?:unix:)?(\S+) in front of (?:\S+, metrics at (\S+)$)?")
+_LISTENS = re.compile(
+    r"streamguard proxy: (?:unix:)?(\S+) in front of [^\s,]+"
+    r"(?:, metrics at ([^\s,]+))?(?:, dashboard at (\S+))?$"
+)
 
 
 @attrs.frozen
 class Running:
-    """A proxy's process, where it listens, and where its metrics are."""
+    """A proxy's process, where it listens, and where it says that its metrics and its live page are."""
 
     process: subprocess.Popen[str]
     where: str
     metrics: str
+    dashboard: str
     _printed: IO[str] = attrs.field(alias="printed")
 
     @property
@@ -62,7 +66,7 @@ def running(upstream: str, *options: str, **environ: str) -> Iterator[Running]:
             assert process.stderr is not None
             for line in process.stderr:
                 if found := _LISTENS.search(line):
-                    yield Running(process, found[1], found[2] or "", printed)
+                    yield Running(process, found[1], found[2] or "", found[3] or "", printed)
                     break
             else:
                 raise AssertionError("the proxy did not start")

@@ -49,6 +49,14 @@ TRACED = ("traceparent", "tracestate")
 URL = "http://127.0.0.1:8000"
 
 
+@pytest.mark.parametrize(("metrics", "path"), [((), "/streams"), (("--metrics", "0"), "/sg")], ids=["alone", "beside"])
+def test_the_line_that_says_where_it_listens_says_where_its_page_is(metrics: tuple[str, ...], path: str) -> None:
+    with running(URL, "--path", path, *metrics, STREAMGUARD_PROXY_DASHBOARD="correct horse battery") as proxy:
+        assert proxy.dashboard == f"{proxy.where}{path}/dashboard"
+        assert http.get(proxy.dashboard, auth=("me", "correct horse battery")).status_code == 200
+        assert bool(proxy.metrics) == bool(metrics)
+
+
 class Upstreams:
     """A server that streams, and has metrics of its own; `asked` is what each request says of its trace."""
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import re
+from pathlib import Path
 from typing import Any
 
 import attrs
@@ -18,6 +19,8 @@ from streamguard.runtime.checkpoints import CheckpointEvery
 from streamguard.runtime.configured import principal_of
 from streamguard.runtime.runs import Cancel, Detach, ReadOn
 from streamguard.runtime.takeover import Continue, Replay
+
+PAGE = "in streamguard's documentation: how-to/take-over-after-a-crash.md"
 
 
 @attrs.frozen
@@ -162,4 +165,5 @@ async def test_an_orphans_end_is_told_with_its_reason(options: Any, why: str, ca
     await guard.log.release(await guard.log.create(info, 15.0))
     await guard.lost(await guard.log.state(info.sid))
     (line,) = [record.message for record in caplog.records if record.name == "streamguard"]
-    assert line == f"stream {info.sid[:8]}: nobody generates it any more; it ended as failed: {why}"
+    assert (Path(__file__).parents[2] / "docs" / PAGE.partition(": ")[2]).is_file()
+    assert line == f"stream {info.sid[:8]}: nobody generates it any more; it ended as failed: {why} ({PAGE})"

@@ -180,7 +180,7 @@ function showFigures({ open, closed, ...head }) {
   figure("Readers of logs", count(open.reader));
   figure("Items a second", rate(head.rate));
   figure("Items", count(head.items));
-  figure("Ended", count(ended));
+  figure("Parts ended", count(ended));
   figure("Abnormal", count(head.abnormal));
   figure("Lost frames", count(head.lost), head.lost ? "bad" : "");
   figure("Refused", count(head.refused));
