@@ -1,4 +1,5 @@
-"""What a middleware saw: the summary that a team reads after a week, and one log line a stream that would be refused.
+"""What a middleware saw: the summary that a team reads after a week, one log line a stream that would be refused,
+and one an endpoint of which some streams lack the last event of the others.
 
 Everything in it is bounded, whatever paths and codes a server meets.
 """
@@ -48,6 +49,7 @@ class Ends:
     marker: int = 0
     own: int = 0
     last: dict[str, int] = attrs.field(factory=dict)
+    _told: bool = attrs.field(default=False, init=False, eq=False, repr=False)
 
     def add(self, last: str | None) -> None:
         """One more: by a marker, or by the application's own end behind its `last` event."""
@@ -69,6 +71,12 @@ class Ends:
             f"{count} of {self.own} streams that may end as they like had `{event}` last, and {self.own - count} had "
             f"not: if that is their end, say end=lambda event: {event}"
         )
+
+    def hint_to_log(self) -> str:
+        """The hint, the first time that there is one: whoever reads no summary would not learn of it."""
+        hint = "" if self._told else self.hint
+        self._told = self._told or bool(hint)
+        return hint
 
 
 @attrs.define(eq=False)
@@ -110,8 +118,14 @@ class Report:
             self.recent.append(Refused(endpoint, verdict, failure.code, failure.message, request_id))
 
     def ended(self, endpoint: str, last: str | None) -> None:
-        """Of a stream that is counted as complete, what ended it: see `Ends.add`."""
-        self.ends.setdefault(_known(endpoint, self.ends), Ends()).add(last)
+        """Of a stream that is counted as complete, what ended it: see `Ends.add`. One log line an endpoint, where that
+        says what to do."""
+        endpoint = _known(endpoint, self.ends)
+        ends = self.ends.setdefault(endpoint, Ends())
+        ends.add(last)
+        if hint := ends.hint_to_log():
+            early = "until then one that stops early is complete, in guard mode too"
+            logger.warning("%s: %s; %s", one_line(endpoint), one_line(hint), early)
 
     @property
     def hints(self) -> list[str]:

@@ -228,7 +228,7 @@ class AbortNotCarried:
 @attrs.frozen
 class Closed:
     """A part of a stream is over, and this is its last event. `lost` is how many frames were made and let through by
-    no guard, or taken by no log. `lag` and `log_latency` as in Frames."""
+    no guard, or taken by no log. `lag` and `log_latency` as in Frames. `trace_id`: see Observer.trace_of."""
 
     stream: StreamDetails
     at: float
@@ -236,6 +236,7 @@ class Closed:
     lost: int = 0
     lag: float | None = None
     log_latency: float | None = None
+    trace_id: str | None = None
 
     @property
     def whole(self) -> bool:
@@ -278,6 +279,9 @@ class Observer:
     def passing(self, request: Passing) -> Mapping[str, str] | None:
         """A proxy is about to pass a request on, in the current context. What this answers is sent along, in place of
         the request's own headers of these names; one that is empty is left out. `passed` comes in the same context."""
+
+    def trace_of(self, stream: StreamDetails) -> str | None:
+        """A part of a stream is about to be closed: the id of the trace that it belongs to here, for `Closed`."""
 
     def opened(self, event: Opened) -> None: ...
     def first_frame(self, event: FirstFrame) -> None: ...
@@ -324,7 +328,7 @@ class Observers:
         self.members = tuple({id(each): each for each in members}.values())  # those that are equal are two
         self._hooks = {kind: self._those_of(name) for kind, name in _HOOKS.items()}
         self._attached, self._began, self._entered = map(self._those_of, ("attached", "began", "entered"))
-        self._passing = self._those_of("passing")
+        self._passing, self._trace_of = map(self._those_of, ("passing", "trace_of"))
         self.every = min((each.every for each in self.members if is_number(each.every) and each.every > 0), default=0)
         self._told: set[int] = set()  # which hooks raised, and were logged
 
@@ -352,6 +356,10 @@ class Observers:
         """The origin of a stream that is about to be made: the first that any of them answers."""
         answers = [self._call(hook, labels) for hook in self._began]
         return next((answer for answer in answers if isinstance(answer, str)), None)
+
+    def trace_of(self, stream: StreamDetails) -> str | None:
+        """The id of its trace: the first that any of them answers."""
+        return next((found for hook in self._trace_of if isinstance(found := self._call(hook, stream), str)), None)
 
     def passing(self, request: Passing) -> dict[str, str]:
         """The headers that all of them want to be sent along with a request, with names in lower case."""

@@ -257,6 +257,10 @@ class Traces(Observer):
             attributes.update(self._attributes)
         return self._tracer.start_span(f"streamguard {stream.part}", above, kind, attributes, links)
 
+    def trace_of(self, stream: StreamDetails) -> str | None:
+        found = self._open[stream].span.get_span_context()
+        return trace.format_trace_id(found.trace_id) if found.is_valid else None
+
     def entered(self, stream: StreamDetails) -> None:
         context.attach(trace.set_span_in_context(self._open[stream].span))  # of a context that is the source's own
 

@@ -61,7 +61,8 @@ class Record:
 
     Seconds from its beginning: `first_item`, `first_frame` and `ended`; `blocked` is how long it waited for its reader
     in all, `closing` how long its source took to close; None for what never happened. `hop` is what hid the abort from
-    the reader. `route` is that of the framework, of a proxy's request the path. `system` is the process then.
+    the reader. `trace_id` is that of the stream's span, where an observer makes one (`Traces`), else of the request's
+    `traceparent`. `route` is that of the framework, of a proxy's request the path. `system` is the process then.
     """
 
     time: str
@@ -202,7 +203,7 @@ def _record(event: Closed, way: _Way, system: System) -> Record:
         closing=way.closing,
         hop=way.hop,
         request_id=_short(stream.labels.request_id),
-        trace_id=stream.labels.trace_id,
+        trace_id=event.trace_id or stream.labels.trace_id,
         route=_short(stream.labels.route or stream.labels.path),
         system=system,
     )

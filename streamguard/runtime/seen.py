@@ -131,7 +131,7 @@ class Seen(Unseen):
         self.missing = lambda: 0
         self.own = lambda outcome: outcome
         self._tell: Callable[[Any], None] = observers.tell
-        self._enter = observers.enter
+        self._enter, self._trace_of = observers.enter, observers.trace_of
         self._stage = stage
         self._inner: Any = getattr(stage, "inner", stage)
         self._clock = clock
@@ -265,7 +265,8 @@ class Seen(Unseen):
         elif aborted and stream.hop is not None:
             self._tell(AbortNotCarried(stream, now, stream.hop))
         lost = getattr(self._inner, "lost", 0) + self.missing()
-        self._tell(Closed(stream, now, outcome, lost, self._lag(now), self.latency()))
+        trace = self._trace_of(stream)  # before any is told, since who knows it forgets it then
+        self._tell(Closed(stream, now, outcome, lost, self._lag(now), self.latency(), trace))
         self._since = lambda: None  # else driver and observer would keep each other
         self._tell = _told  # a source that was abandoned may still close, and an acknowledgement come
 

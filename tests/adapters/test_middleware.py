@@ -274,6 +274,21 @@ def test_what_is_kept_of_last_events_is_bounded_and_the_commonest_stays() -> Non
     assert "666 of 1000" in ends.hint
 
 
+async def test_the_marker_that_some_streams_lack_is_logged_once_an_endpoint(caplog: pytest.LogCaptureFixture) -> None:
+    report, first = Report(), b"data: 1\n\n"
+    for source in ([first, DONE], [first, DONE], [first], [first, DONE], [first]):
+        for path in ("/hand", "/other"):
+            await called(GuardMiddleware(streaming(source), report=report, on_sigterm=False), http(path=path))
+        await called(GuardMiddleware(streaming([first, DONE]), report=report, on_sigterm=False), http(path="/alike"))
+    assert [record.levelname for record in caplog.records] == ["WARNING"] * 2
+    for record, path in zip(caplog.records, ("/hand", "/other"), strict=True):
+        assert record.getMessage() == (
+            f"GET {path}: 2 of 3 streams that may end as they like had `{MARKED}` last, and 1 had not: if that is "
+            f"their end, say end=lambda event: {MARKED}; until then one that stops early is complete, in guard mode too"
+        )
+    assert report.as_dict()["endpoints"]["GET /hand"]["hint"].startswith("3 of 5 ")
+
+
 async def test_the_summary_is_logged_at_the_shutdown(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     middleware = GuardMiddleware(streaming(WHOLE[:1]), on_sigterm=False)

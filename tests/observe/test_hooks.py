@@ -81,7 +81,7 @@ def test_a_cause_is_a_code_and_no_text(code: str, cause: str) -> None:
 # ---- observers ----------------------------------------------------------------------------------
 
 STREAM = StreamDetails("direct", "AAAAAAAA", RequestLabels(), 0.0, 0.0)
-ASKED = ("attached", "began", "entered", "passing", "every")  # no events
+ASKED = ("attached", "began", "entered", "passing", "trace_of", "every")  # no events
 
 
 def test_there_is_a_hook_for_every_event_and_each_is_told_of_its_own() -> None:
@@ -107,6 +107,21 @@ def test_the_origin_of_a_stream_is_the_first_that_any_observer_answers() -> None
     answers = [ValueError(), None, 5, "first", "second"]
     assert Observers([Answering(each) for each in answers]).began(STREAM.labels) == "first"
     assert Observers([Observer()]).began(STREAM.labels) is None
+
+
+def test_the_trace_of_a_stream_is_the_first_that_any_observer_answers() -> None:
+    class Answering(Observer):
+        def __init__(self, answer: Any) -> None:
+            self.answer = answer
+
+        def trace_of(self, stream: StreamDetails) -> str | None:
+            if isinstance(self.answer, Exception):
+                raise self.answer
+            return self.answer  # type: ignore[no-any-return]
+
+    answers = [ValueError(), None, 5, "first", "second"]
+    assert Observers([Answering(each) for each in answers]).trace_of(STREAM) == "first"
+    assert Observers([Observer()]).trace_of(STREAM) is None
 
 
 def test_an_observer_enters_the_context_of_a_source_and_no_other() -> None:

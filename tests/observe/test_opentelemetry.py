@@ -28,9 +28,11 @@ from streamguard.client.traceparent import trace_headers
 from streamguard.core.errors import UnexpectedResponse
 from streamguard.core.items import Finish
 from streamguard.log.memory import MemoryLog
-from streamguard.observe.hooks import Acknowledged, Opened, RequestLabels, StreamDetails
+from streamguard.observe.hooks import Acknowledged, Observer, Opened, RequestLabels, StreamDetails
+from streamguard.observe.live import Live
 from streamguard.observe.metrics import METRICS
 from streamguard.observe.opentelemetry import GEN_AI, Metrics, Traces, instrument_name
+from streamguard.observe.record import Record, Recorder
 from streamguard.runtime.admission import Admission
 from streamguard.runtime.own import origin_of
 from streamguard.runtime.slots import Limits
@@ -240,6 +242,53 @@ def test_an_async_source_of_an_answer_on_a_thread_is_in_its_streams_span() -> No
 
     called(GuardedResponse(source(), observe=traces, timing=Timing(linger=0.0)))
     assert traced.one("model").parent == traced.one("streamguard direct").context
+
+
+@pytest.mark.parametrize("traces_first", [True, False])
+def test_the_record_of_a_stream_has_the_id_of_its_trace_whoever_began_that(traces_first: bool) -> None:
+    """A browser sends no `traceparent`: the trace begins here, and the record is to be found in it all the same."""
+    traced, traces = tracing()
+    records: list[Record] = []
+    live = Live(password="p" * 20)
+    observers: list[Observer] = [traces, Recorder(records.append), live]
+
+    async def failing() -> AsyncIterator[str]:
+        yield "one"
+        raise ValueError
+
+    async def main() -> None:
+        mixed = Mixed(observers if traces_first else observers[::-1])
+        for above in (trace.INVALID_SPAN, traced.tracer.start_span("framework")):
+            with trace.use_span(above):
+                await Request().at(mixed.answer(failing))
+                await Request().at(LoggedAnswer(mixed.guard, failing, timing=mixed.timing()))
+        await Request(traceparent=CALLER).at(mixed.answer(failing))
+        await mixed.guard.aclose()
+
+    run("asyncio", main)
+    spans = [span for span in traced.spans() if of(span, "status") == "failed" and of(span, "part") != "reader"]
+    assert len(records) == len(spans) == 5
+    ids = {of(span, "stream"): trace.format_trace_id(span.context.trace_id) for span in spans}
+    assert {record.stream: record.trace_id for record in records} == ids
+    assert {entry["stream"]: entry["trace_id"] for _, entry in live._records} == ids
+    assert records[-1].trace_id == CALLER[3:35]
+
+
+def test_without_an_sdk_the_record_has_the_id_that_the_request_bore() -> None:
+    records: list[Record] = []
+
+    async def main() -> None:
+        mixed = Mixed([Traces(trace.NoOpTracerProvider()), Recorder(records.append)])
+
+        def failing() -> Iterator[str]:
+            yield "one"
+            raise ValueError
+
+        for headers in ({}, {"traceparent": CALLER}):
+            await Request(**headers).at(mixed.answer(failing))
+
+    run("asyncio", main)
+    assert [record.trace_id for record in records] == [None, CALLER[3:35]]
 
 
 def test_a_refusal_is_an_event_of_who_serves_the_request() -> None:

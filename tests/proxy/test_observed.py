@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import socket
 import sys
 import threading
@@ -320,6 +321,20 @@ def test_what_went_wrong_is_a_line_of_json_on_standard_output(configured: bool, 
         "part": "producer", "status": "failed", "cause": "upstream_broke", "route": "/v1/chat", "request_id": "r-7"
     }  # fmt: skip
     assert "secret" not in printed
+
+
+def test_a_record_has_the_trace_that_the_proxy_began_and_sent_its_upstream() -> None:
+    data, none = chunk("a"), {"OTEL_TRACES_EXPORTER": "none", "OTEL_METRICS_EXPORTER": "none"}
+    with Wired(CHUNKED + b"%x\r\n%b\r\n" % (len(data), data)) as wired:
+        with running(f"http://127.0.0.1:{wired.port}", "--record", "--otel", **none) as proxy:
+            with pytest.raises(httpx.RemoteProtocolError):
+                http.get(f"{proxy.where}/v1/chat")
+            proxy.process.terminate()
+            proxy.ended()
+            (line,) = proxy.printed().splitlines()
+    sent = re.search(rb"(?i)\ntraceparent: 00-([0-9a-f]{32})-", wired.requests[0])
+    assert sent is not None
+    assert json.loads(line)["trace_id"] == sent[1].decode()
 
 
 @pytest.fixture(scope="module")
