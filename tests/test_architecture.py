@@ -40,7 +40,7 @@ LAYERS = {
     "options": (),
     "extras": (),
     "adapters": ("core", "extras", "log.base", "observe.hooks", "runtime", "app", "upstream", "browser", "adapters"),
-    "adapters.dashboard": ("core", "observe.hooks", "observe.live", "runtime", "app", "adapters"),
+    "adapters.dashboard": ("core", "observe.hooks", "observe.live", "runtime", "app", "browser", "adapters"),
     "proxy": ("core", "log", "observe", "runtime", "app", "adapters", "client.body", "options", "proxy"),
     "testing": (ANY,),
     "demo": (ANY,),
