@@ -22,6 +22,7 @@ from streamguard.adapters.middleware import GuardMiddleware, Report
 from streamguard.adapters.middleware_report import Ends
 from streamguard.adapters.seal import Message, Receive, Scope, SealMiddleware, Send
 from streamguard.core.dialect import Raw
+from streamguard.core.wire import MAX_FRAME
 from tests.adapters.middleware_apps import DONE, EVENTS, LINES, QUICK, called, chunk, http, streaming
 
 pytestmark = pytest.mark.anyio
@@ -116,6 +117,7 @@ async def behind() -> AsyncGenerator[bytes, None]:
     raise ValueError("password=hunter2")
 
 
+LONG = [b'{"n": 1}\n{"image": "', *[b"x" * (MAX_FRAME // 16)] * 17]
 OWN = [b"data: one\n\n", b"event: x\ndata: two\n\n"]
 REPORTED: dict[str, tuple[Any, dict[str, Any], str, str | None]] = {
     "a marker and a reason": (WHOLE, {}, "complete", None),
@@ -144,6 +146,8 @@ REPORTED: dict[str, tuple[Any, dict[str, Any], str, str | None]] = {
     "Ollama's error": ([b'{"done": false}\n{"error": "oom"}\n'], {"kind": LINES}, "failed", "upstream_error"),
     "lines of its own": ([b'{"n": 1}\n{"n": 2}'], {"kind": LINES}, "complete", None),
     "lines of its own, torn": ([b'{"n": 1}\n{"n'], {"kind": LINES}, "failed", "unproven_end"),
+    "lines of its own, torn in one too long to hold": (LONG, {"kind": LINES}, "failed", "unproven_end"),
+    "lines of its own, one too long to hold": ([*LONG, b'"}\n'], {"kind": LINES}, "complete", None),
 }
 
 
