@@ -17,6 +17,7 @@ import attrs
 from streamguard.adapters.seal import Message
 from streamguard.core.codes import code_in
 from streamguard.core.dialect import Raw
+from streamguard.core.dialect.blocks import as_error
 from streamguard.core.dialect.raw import RawEncoder
 from streamguard.core.errors import Failure, StreamGuardError, failure_from
 from streamguard.core.framing import FramedEncoder
@@ -235,7 +236,7 @@ class LineJudge:
         self._overrun = self._overrun or self._marked
         if isinstance(value, dict):
             self._keyed = self._keyed or isinstance(value.get("done"), bool)
-            if error := value.get("error"):
+            if (error := as_error(value.get("error"))) is not None:
                 self._fail(error)
             marks = value.get("done") is True
         else:
