@@ -67,8 +67,8 @@ def as_index(value: object) -> int | None:
 
 
 def as_error(value: object) -> object:
-    """What stands under `error` if it tells of one, else None. A number there is a measure, a loss say, that each event of
-    a stream may have; `true` is no number."""
+    """What stands under `error` if it tells of one, else None. A number there is a measure, a loss say, that each event
+    of a stream may have; `true` is no number."""
     return None if not value or (isinstance(value, (int, float)) and value is not True) else value
 
 
