@@ -17,6 +17,7 @@ import attrs
 from streamguard.adapters.seal import Message
 from streamguard.core.codes import code_in
 from streamguard.core.dialect import Raw
+from streamguard.core.dialect.blocks import as_error
 from streamguard.core.dialect.raw import RawEncoder
 from streamguard.core.errors import Failure, StreamGuardError, failure_from
 from streamguard.core.framing import FramedEncoder
@@ -176,22 +177,19 @@ class LineJudge:
         return self._size > 0
 
     def feed(self, data: bytes) -> None:
-        first, *others = data.split(b"\n")
-        if others:
-            self._rest.append(first)
-            self._line(b"".join(self._rest))
-            for line in others[:-1]:
-                self._line(line)
-            self._rest, self._size, first = [], 0, others[-1]
-        if first:
-            self._size += len(first)
+        rest, *others = data.split(b"\n")
+        self._hold(rest)
+        for rest in others:
             if self._size <= MAX_FRAME:
-                self._rest.append(first)
-            else:  # nobody could read it: it is not kept, and judged by how the application ends
-                self._rest.clear()
+                self._line(b"".join(self._rest))
+            else:
+                self._pass_over()
+            self._rest, self._size = [], 0
+            self._hold(rest)
 
     def end(self, *, clean: bool) -> Judged:
-        torn = self.inside and not self._line(b"".join(self._rest))
+        # Of a line too long to hold nobody can say that it is whole.
+        torn = self._size > MAX_FRAME or (self.inside and not self._line(b"".join(self._rest)))
         if self._error is not None:
             return Judged("failed", self._error)
         if torn:
@@ -212,6 +210,19 @@ class LineJudge:
             return dumps({"error": failure.message or failure.code}) + b"\n"  # as Ollama writes it
         return dumps({"error": attrs.asdict(failure)}) + b"\n"
 
+    def _hold(self, part: bytes) -> None:
+        if part:
+            self._size += len(part)
+            if self._size <= MAX_FRAME:
+                self._rest.append(part)
+            else:  # nobody could read it; its last piece by itself may look like a line
+                self._rest.clear()
+
+    def _pass_over(self) -> None:
+        """A line has ended that was too long to hold."""
+        self._last = b""
+        self._overrun = self._overrun or self._marked
+
     def _line(self, line: bytes) -> bool:
         """Take a line in; whether it is one, and not the beginning of one."""
         text = line.strip()
@@ -225,7 +236,7 @@ class LineJudge:
         self._overrun = self._overrun or self._marked
         if isinstance(value, dict):
             self._keyed = self._keyed or isinstance(value.get("done"), bool)
-            if error := value.get("error"):
+            if (error := as_error(value.get("error"))) is not None:
                 self._fail(error)
             marks = value.get("done") is True
         else:

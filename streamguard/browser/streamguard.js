@@ -1326,7 +1326,8 @@ class ProviderReader extends Spoken {
   }
 
   #errorIn(name, payload) {
-    if (says(payload.error)) return payload.error;
+    // A number of that name is a measure of somebody's own, a loss say.
+    if (says(payload.error) && typeof payload.error !== "number") return payload.error;
     if ("choices" in payload && name !== "error") return null;
     if (payload.type === "response.failed") {
       this.#state(payload);

@@ -21,6 +21,7 @@ import attrs
 from streamguard.client.head import known_dialect
 from streamguard.core.dialect import AgUi, Dialect, Ui
 from streamguard.core.dialect.base import DialectReader, Reading
+from streamguard.core.dialect.blocks import as_error
 from streamguard.core.dialect.provider import PROFILES, ProviderStream
 from streamguard.core.errors import Failure, FrameTooLarge
 from streamguard.core.jsontext import object_in
@@ -265,8 +266,8 @@ class _Lines(StreamBody):
             news.beats += 1
             return
         self._overrun = self._overrun or self._done
-        if payload.get("error"):
-            self._error = self._error or Failure("upstream_error", str(payload["error"]))
+        if (error := as_error(payload.get("error"))) is not None:
+            self._error = self._error or Failure("upstream_error", str(error))
         self._done = self._done or _says_end(payload)
         news.texts.append(_some_text(payload))
 

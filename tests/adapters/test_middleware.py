@@ -22,6 +22,7 @@ from streamguard.adapters.middleware import GuardMiddleware, Report
 from streamguard.adapters.middleware_report import Ends
 from streamguard.adapters.seal import Message, Receive, Scope, SealMiddleware, Send
 from streamguard.core.dialect import Raw
+from streamguard.core.wire import MAX_FRAME
 from tests.adapters.middleware_apps import DONE, EVENTS, LINES, QUICK, called, chunk, http, streaming
 
 pytestmark = pytest.mark.anyio
@@ -116,6 +117,7 @@ async def behind() -> AsyncGenerator[bytes, None]:
     raise ValueError("password=hunter2")
 
 
+LONG = [b'{"n": 1}\n{"image": "', *[b"x" * (MAX_FRAME // 16)] * 17]
 OWN = [b"data: one\n\n", b"event: x\ndata: two\n\n"]
 REPORTED: dict[str, tuple[Any, dict[str, Any], str, str | None]] = {
     "a marker and a reason": (WHOLE, {}, "complete", None),
@@ -135,6 +137,8 @@ REPORTED: dict[str, tuple[Any, dict[str, Any], str, str | None]] = {
     "events behind the marker, the last one torn": ([*WHOLE, b"data: thr"], {}, "failed", "unproven_end"),
     "a NUL": ([b"data: a\0b\n\n", b"data: c\n\n"], {}, "failed", "field_refused"),
     "an error without data": ([*OWN, b"event: error\ndata: \n\n"], {}, "failed", "upstream_error"),
+    "a loss": ([b'data: {"step": %d, "error": 0.25}\n\n' % step for step in (1, 2, 3)], {}, "complete", None),
+    "a loss, and an error": ([b'data: {"error": 2}\n\n', b'data: {"error": "no"}\n\n'], {}, "failed", "upstream_error"),
     "ids like a cursor": ([b"id: AAAAAAAAAAAAAAAAAAAAAA.3.4.0a0a0a0a\ndata: a\n\n"], {}, "complete", None),
     "comments like a cursor": ([b": sg AAAAAAAAAAAAAAAAAAAAAA.3.4.0a0a0a0a\ndata: a\n\n"], {}, "complete", None),
     "no event at all": ([], {}, "complete", None),
@@ -143,7 +147,11 @@ REPORTED: dict[str, tuple[Any, dict[str, Any], str, str | None]] = {
     "Ollama's lines, cut": ([b'{"done": false}\n'], {"kind": LINES}, "failed", "unproven_end"),
     "Ollama's error": ([b'{"done": false}\n{"error": "oom"}\n'], {"kind": LINES}, "failed", "upstream_error"),
     "lines of its own": ([b'{"n": 1}\n{"n": 2}'], {"kind": LINES}, "complete", None),
+    "lines of a loss": ([b'{"step": 1, "error": 0.25}\n', b'{"error": 7}\n'], {"kind": LINES}, "complete", None),
+    "lines that say that it broke": ([b'{"error": true}\n'], {"kind": LINES}, "failed", "upstream_error"),
     "lines of its own, torn": ([b'{"n": 1}\n{"n'], {"kind": LINES}, "failed", "unproven_end"),
+    "lines of its own, torn in one too long to hold": (LONG, {"kind": LINES}, "failed", "unproven_end"),
+    "lines of its own, one too long to hold": ([*LONG, b'"}\n'], {"kind": LINES}, "complete", None),
 }
 
 

@@ -100,6 +100,32 @@ def test_a_line_that_nobody_could_read_is_not_kept(monkeypatch: pytest.MonkeyPat
     assert judge.end(clean=True) == Judged("complete", proved=True)
 
 
+@pytest.mark.parametrize("step", [1, 7, 10, 64, 105, 1000])
+@pytest.mark.parametrize(
+    ("data", "verdict"),
+    [
+        (b'{"n": 1}\n{"image": "' + b"x" * 500, "truncated"),
+        (b'{"n": 1}\n{"image": "' + b"x" * 500 + b'"}', "truncated"),  # who could say that it is whole?
+        (b'{"image": "' + b"x" * 500 + b'"}\n', "complete"),
+        (b"x" * 500 + b'\n{"n": 1}\n{"n', "truncated"),
+        (b'"' + b"x" * 98 + b'"', "complete"),
+        (b'{"done": false}\n["' + b"x" * 500 + b'\n{"done": true}', "complete"),
+        (b"x" * 105 + b'{"error": "no"}\n', "complete"),  # its last piece by itself is no line
+        (b'{"done": true}\n"' + b"x" * 500 + b'"\n', "failed"),
+    ],
+)
+def test_a_line_too_long_to_hold_is_judged_alike_however_it_is_cut(
+    step: int, data: bytes, verdict: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(middleware_judge, "MAX_FRAME", 100)
+    assert judged(data, list(range(0, len(data), step))).verdict == verdict
+
+
+def test_a_line_too_long_to_hold_is_no_last_event_to_know_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(middleware_judge, "MAX_FRAME", 100)
+    assert judged(b'{"n": 1}\n' + b"x" * 500 + b"\n", []) == Judged("complete", last="")
+
+
 def test_an_event_that_no_reader_takes_fails_by_the_code_that_a_guarded_stream_has(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from streamguard.core.cursor import cursor_zero
+from streamguard.core.dialect import Raw
 from streamguard.core.negotiate import parse_answer
 from tests.browser.damage import Damaged, cut_recordings, damaged, damaged_promise, in_json, in_python
 from tests.clients.lines import Script
@@ -48,6 +49,22 @@ def test_node_takes_for_a_code_what_python_does(node: Script) -> None:
     found = node.ask({"do": "verdicts", "with": [[in_json(stream) for stream in streams]]})
     assert found == [in_python(stream) for stream in streams]
     assert {said[6] for said in found} == {"a.B-1:/x", "429", "t", "upstream_error"}
+
+
+def test_node_takes_for_an_error_what_python_does(node: Script) -> None:
+    """A number of that name is a loss, say, and no error; where the event says that it is an error, it is one."""
+    numbers = ["0.25", "7", "-1", "0", "1e400", "NaN", "-Infinity", "9" * 400]
+    others = ["true", "false", "null", '""', '"no"', "{}", "[]", "[0]", '{"code": "c"}']
+    shapes = ['{"error": %s}', '{"type": "error", "error": %s}', '{"choices": [{"delta": {}}], "error": %s}']
+    events = [f"{name}data: {shape % value}\n\n" for value in numbers + others for shape in shapes
+              for name in ("", "event: error\n", "event: eval\n")]  # fmt: skip
+    streams = [Damaged(event.encode(), "sse", Raw(end="asgi")) for event in events]
+    found = node.ask({"do": "verdicts", "with": [[in_json(stream) for stream in streams]]})
+    assert found == [in_python(stream) for stream in streams]
+    codes = dict(zip(events, (said[6] for said in found), strict=True))
+    assert {codes[f'data: {{"error": {value}}}\n\n'] for value in numbers} == {None}
+    assert {codes[f'data: {{"error": {value}}}\n\n'] for value in ("true", '"no"', "[0]")} == {"upstream_error"}
+    assert {codes[f'event: error\ndata: {{"error": {value}}}\n\n'] for value in numbers} == {"upstream_error"}
 
 
 def test_node_reads_in_a_header_what_python_reads(node: Script) -> None:

@@ -168,6 +168,7 @@ def test_lines_of_json_end_as_ollama_ends_them() -> None:
     assert read(data + b"{}\n", LINES)[1].unproven
     assert not read(b"no json\n", LINES)[1].known
     assert read(b'{"error": "no"}\n', LINES)[1].error == Failure("upstream_error", "no")
+    assert read(b'{"error": 0.25}\n{"error": 7}\n', LINES)[1].error is None
     assert open_body({"content-type": "application/x-ndjson-v2"}) is not None
 
 

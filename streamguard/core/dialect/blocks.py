@@ -29,6 +29,7 @@ __all__ = [
     "MAX_HELD",
     "Pieces",
     "as_call",
+    "as_error",
     "as_index",
     "as_key",
     "as_mapping",
@@ -63,6 +64,12 @@ def as_index(value: object) -> int | None:
     if isinstance(value, int):
         return None if isinstance(value, bool) else value
     return int(value) if isinstance(value, float) and value.is_integer() else None
+
+
+def as_error(value: object) -> object:
+    """What stands under `error` if it tells of one, else None. A number there is a measure, a loss say, that each event
+    of a stream may have; `true` is no number."""
+    return None if not value or (isinstance(value, (int, float)) and value is not True) else value
 
 
 def as_key(value: object) -> int | str | None:

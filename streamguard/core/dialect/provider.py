@@ -21,7 +21,7 @@ import attrs
 from streamguard.core.codes import code_in
 from streamguard.core.dialect.assembly import MAX_CHOICES, ProviderBlocks
 from streamguard.core.dialect.base import Reading
-from streamguard.core.dialect.blocks import as_index, as_mapping
+from streamguard.core.dialect.blocks import as_error, as_index, as_mapping
 from streamguard.core.dialect.mould import Mould
 from streamguard.core.errors import Failure
 from streamguard.core.items import BROKEN, Block, Event
@@ -183,8 +183,8 @@ class ProviderStream:
 
     def _error_in(self, name: str | None, payload: Mapping[str, Any]) -> object | None:
         """The error that an event reports, in any of the forms in use, or None."""
-        if error := payload.get("error"):
-            return error  # type: ignore[no-any-return]
+        if (error := as_error(payload.get("error"))) is not None:
+            return error
         if "choices" in payload and name != "error":
             return None  # the usual way, a chunk
         if payload.get("type") == "response.failed":

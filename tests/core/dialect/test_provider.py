@@ -282,6 +282,24 @@ class TestErrors:
         stream, kinds, _ = observed(chunk("a"), event, chunk(None, "stop"), "[DONE]")
         assert (kinds, stream.error, stream.judge()) == (["event", "error", "event", "marker"], failure, failure)
 
+    @pytest.mark.parametrize("number", ["0.25", "7", "-1", "0", "1e3", "NaN", "Infinity"])
+    def test_a_number_named_error_is_a_number_and_no_error(self, number: str) -> None:
+        stream, kinds, _ = observed(f'{{"step": 1, "error": {number}}}', ("eval", f'{{"error": {number}}}'))
+        assert (kinds, stream.error) == (["event", "event"], None)
+        stream, kinds, text = observed(json.dumps(chunk("a"))[:-1] + f', "error": {number}}}')
+        assert (kinds, text, stream.error) == (["event"], "a", None)
+
+    @pytest.mark.parametrize(
+        ("event", "code"), [(("error", {"error": 0.25}), "upstream_error"), ({"type": "error", "error": 7}, "error")]
+    )
+    def test_an_event_that_says_that_it_is_an_error_is_one_whatever_its_number(self, event: Any, code: str) -> None:
+        stream, kinds, _ = observed(event)
+        assert (kinds, stream.error) == (["error"], Failure(code, "the provider sent an error"))
+
+    def test_true_is_no_number(self) -> None:
+        stream, kinds, _ = observed({"error": False}, {"error": True})
+        assert (kinds, stream.error) == (["event", "error"], Failure("upstream_error", "True"))
+
     def test_the_first_error_is_the_one_to_tell(self) -> None:
         stream, _, _ = observed({"error": "first"}, {"error": "second"})
         assert stream.error == Failure("upstream_error", "first")
