@@ -37,7 +37,7 @@ from streamguard.core.exchange import NO_STORE, Granted, Refusal, RequestFacts, 
 from streamguard.core.negotiate import parse_key
 from streamguard.log.base import LogUnavailable, StreamExists, StreamInfo
 from streamguard.observe.hooks import Outcome
-from streamguard.runtime.runs import Cancel, Run, Unannounced
+from streamguard.runtime.runs import Cancel, OnDisconnect, Run, Unannounced
 from streamguard.runtime.slots import Slot
 from streamguard.runtime.source import Producer, TokenSource
 
@@ -318,9 +318,6 @@ class LoggedAnswer:
             await reading.read(info, cursor_zero(""), self.headers, self.status)
             return
         _require_installed(self.guard)
-        agreed = terms(claim.facts)
-        can_resume = agreed.negotiated or claim.facts.event_source or claim.key is not None or name is not None
-        policy = self.stream.on_disconnect or self.guard.on_disconnect
         try:
             run = await self.guard.start(
                 self.source,
@@ -328,12 +325,12 @@ class LoggedAnswer:
                 dialect=self.options.dialect,
                 flush=self.options.policy(keys),
                 timing=self.options.timing,
-                on_disconnect=policy if can_resume or isinstance(policy, Cancel) else Unannounced(),
+                on_disconnect=self._on_disconnect(claim, named=name is not None),
                 on_end=self.options.on_end,
                 name=name,
                 key=claim.key,
                 fingerprint=claim.fingerprint,
-                negotiated=agreed.negotiated,
+                negotiated=terms(claim.facts).negotiated,
                 options=own,
                 labels=request_labels(claim.facts, reading.scope), asked=asked_of(claim.facts, reading.scope),
                 resumer=endpoint if shared is None else None,
@@ -358,6 +355,12 @@ class LoggedAnswer:
         finally:
             run.leave()
         await run.over.wait()
+
+    def _on_disconnect(self, claim: Claim, *, named: bool) -> OnDisconnect:
+        """What becomes of the stream where nobody reads it any more: that of a reader who cannot come back is over."""
+        facts, policy = claim.facts, self.stream.on_disconnect or self.guard.on_disconnect
+        can_resume = terms(facts).negotiated or facts.event_source or claim.key is not None or named
+        return policy if can_resume or isinstance(policy, Cancel) else Unannounced()
 
     def _own(self, resumer: str | None, keys: Granted) -> dict[str, Any]:
         """The settings that go with the stream, whoever serves it."""

@@ -202,8 +202,7 @@ class Reading:
     ) -> Ended:
         """See `read`; how the stream ended. Raises Busy, and SourceFailed in peek mode before the headers."""
         agreed = terms(self.facts)
-        dialect = dialect_named(info.dialect)
-        guard = CompletionGuard(self._carrier(info, agreed))
+        dialect, guard = dialect_named(info.dialect), CompletionGuard(self._carrier(info, agreed))
         flow = self._flow(agreed, cursor) if scope else None
         tells = None if agreed.negotiated or self.facts.event_source or dialect.own_ids else dialect
         stage = ReplayStage(guard, cursor, own_ids=dialect.own_ids, resume=self._address, flow=flow, tells=tells)
