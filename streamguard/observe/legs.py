@@ -7,6 +7,9 @@
 One token in a hundred is timed; `legs.slowest()` says, at any time, where most of the time went. Where that is less
 than FLOOR seconds a token, every leg is as quick as it has to be, and nothing is to be changed: some leg is always the
 slowest.
+
+A write that its reader never takes is never over, and one that hangs once in a thousand is hardly among the samples. So
+every wait for a reader counts as well, of which an observer is told without samples.
 """
 
 from __future__ import annotations
@@ -16,7 +19,7 @@ from typing import Final
 import attrs
 
 from streamguard.core.arguments import require_whole_number
-from streamguard.observe.hooks import Acknowledged, Observer
+from streamguard.observe.hooks import Acknowledged, Blocked, Closed, Observer
 from streamguard.observe.stream import Leg, Sampled
 
 __all__ = ["FLOOR", "LEGS", "Legs", "Slowest", "Way"]
@@ -67,6 +70,8 @@ LEGS: Final[dict[Leg, tuple[str, str]]] = {
 }
 """Of each leg, what it is, and what to change where it is the slowest. In the order of the way."""
 
+_WAITS: Final[dict[str, Leg]] = {"transport": "sent", "credit": "credit", "lead": "sent"}
+
 
 @attrs.frozen
 class Slowest:
@@ -84,11 +89,13 @@ class Slowest:
 
 
 class Way:
-    """Adds ways up."""
+    """Adds up the ways of one token in `every`, and all waits for readers."""
 
-    def __init__(self) -> None:
+    def __init__(self, every: int = 1) -> None:
+        self._every = max(1, every)
         self._sums: dict[Leg, float] = {}
         self._counts: dict[Leg, int] = {}
+        self._waited: dict[Leg, float] = {}
 
     def add(self, leg: Leg, seconds: float) -> None:
         self._sums[leg] = self._sums.get(leg, 0.0) + seconds
@@ -102,20 +109,43 @@ class Way:
         if event.rtt is not None:
             self.add("acknowledged", event.rtt)
 
+    def blocked(self, event: Blocked) -> None:
+        leg = _WAITS[event.by]
+        self._waited[leg] = self._waited.get(leg, 0.0) + event.seconds
+
     @property
     def means(self) -> dict[Leg, float]:
         """Mean seconds of each leg that was seen, in the order of the way."""
-        return {leg: self._sums[leg] / self._counts[leg] for leg in LEGS if leg in self._sums}
+        return {leg: self._mean(leg) for leg in LEGS if leg in self._sums or leg in self._waited}
+
+    def _mean(self, leg: Leg) -> float:
+        """By the samples; at least what all waits make, spread over as many tokens as the samples stand for."""
+        count = self._counts.get(leg, 0)
+        tokens = max(1, (count or max(self._counts.values(), default=0)) * self._every)
+        return max(self._sums.get(leg, 0.0) / max(1, count), self._waited.get(leg, 0.0) / tokens)
 
     def slowest(self) -> Slowest | None:
         """The slowest; None before anything was sampled."""
         means = self.means
-        if not means:
-            return None
-        leg = max(means, key=means.__getitem__)
-        whole = sum(means.values())
-        change = LEGS[leg][1] if means[leg] >= FLOOR else ""
-        return Slowest(leg, means[leg], means[leg] / whole if whole else 0.0, change)
+        return self._as_slowest(max(means, key=means.__getitem__)) if self._counts else None
+
+    def _as_slowest(self, leg: Leg) -> Slowest:
+        means = self.means
+        mean, whole = means.get(leg, 0.0), sum(means.values())
+        change = LEGS[leg][1] if mean >= FLOOR else ""
+        return Slowest(leg, mean, mean / whole if whole else 0.0, change)
+
+    def ended(self, event: Closed) -> Slowest | None:
+        """The slowest of one part of a stream. Where that waited for its reader most of its time, or until that was
+        given up, no token of the samples need have been in that wait."""
+        status, seconds = event.outcome.status, event.at - event.stream.started
+        slow = status == "slow" or (status == "parted" and event.cause == "slow")
+        found = self.slowest()
+        if slow or 2 * sum(self._waited.values()) > seconds:
+            found = self._as_slowest(max(self._waited, key=self._waited.__getitem__) if self._waited else "sent")
+        if found is None or (event.whole and found.leg == "generated"):  # a model takes its time: nothing is amiss
+            return found and attrs.evolve(found, change="")
+        return attrs.evolve(found, change=LEGS[found.leg][1]) if slow else found
 
 
 class Legs(Observer):
@@ -124,13 +154,17 @@ class Legs(Observer):
     def __init__(self, every: int = 100) -> None:
         require_whole_number("every", every)
         self.every = every
-        self.way = Way()
+        self.way = Way(every)
 
     def sampled(self, event: Sampled) -> None:
         self.way.sampled(event)
 
     def acknowledged(self, event: Acknowledged) -> None:
         self.way.acknowledged(event)
+
+    def blocked(self, event: Blocked) -> None:
+        if event.by != "lead":  # what that waits for is a reader, who is told of it
+            self.way.blocked(event)
 
     def slowest(self) -> Slowest | None:
         """Where most of the time went; None before anything was sampled."""

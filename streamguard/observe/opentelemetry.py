@@ -182,7 +182,7 @@ def _tokens(outcome: Outcome) -> int:
 @attrs.define
 class _Open:
     span: Span
-    way: Way = attrs.field(factory=Way)
+    way: Way
     acked: int | None = None
 
 
@@ -192,7 +192,8 @@ class Traces(Observer):
 
     One token in `every` is timed on its way; 0: none. Then a span says at its end how long each leg took on the mean
     (`streamguard.leg.sent`), which was the slowest (`streamguard.slowest_leg`), and what to change in that case
-    (`streamguard.change`), unless even that one took less than a millisecond.
+    (`streamguard.change`), unless even that one took less than a millisecond, or is the source of a stream that is
+    well. One that waited for its reader until that was given up, or most of its time, names the leg of that wait.
     """
 
     def __init__(
@@ -244,7 +245,7 @@ class Traces(Observer):
         return carrier.get("traceparent")
 
     def opened(self, event: Opened) -> None:
-        self._open[event.stream] = _Open(self._started(event.stream))
+        self._open[event.stream] = _Open(self._started(event.stream), Way(self.every))
 
     def _started(self, stream: StreamDetails) -> Span:
         origin = _remote(stream.origin)
@@ -271,6 +272,7 @@ class Traces(Observer):
         self._event(event.stream, "stall", silent=event.silent)
 
     def blocked(self, event: Blocked) -> None:
+        self._open[event.stream].way.blocked(event)
         self._event(event.stream, "blocked", by=event.by, seconds=event.seconds)
 
     def resumed(self, event: Resumed) -> None:
@@ -279,7 +281,7 @@ class Traces(Observer):
     def taken_over(self, event: TakenOver) -> None:
         known = event.stream in self._open
         if not known:  # it was given its end, and has no part that runs
-            self._open[event.stream] = _Open(self._started(event.stream))
+            self._open[event.stream] = _Open(self._started(event.stream), Way(self.every))
         facts = {"frame": event.frame, "lease": event.lease, "crashes": event.crashes, "gone_on": event.gone_on}
         self._event(event.stream, "taken_over", **facts)
         if not known:
@@ -311,7 +313,7 @@ class Traces(Observer):
 
     def closed(self, event: Closed) -> None:
         found, outcome = self._open.pop(event.stream), event.outcome
-        span, slowest = found.span, found.way.slowest() if self.every else None
+        span, slowest = found.span, found.way.ended(event) if self.every else None
         facts: dict[str, Any] = {
             "streamguard.status": outcome.status,
             "streamguard.cause": event.cause,

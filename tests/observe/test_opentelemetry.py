@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
 import anyio
+import attrs
 import httpx
 import pytest
 from opentelemetry import trace
@@ -25,14 +26,17 @@ from streamguard.adapters.wsgi import GuardedResponse
 from streamguard.app import anyone_with_the_id
 from streamguard.client import ResumePolicy, stream, stream_sync
 from streamguard.client.traceparent import trace_headers
-from streamguard.core.errors import UnexpectedResponse
+from streamguard.core.cursor import Cursor
+from streamguard.core.errors import Failure, UnexpectedResponse
 from streamguard.core.items import Finish
 from streamguard.log.memory import MemoryLog
-from streamguard.observe.hooks import Acknowledged, Observer, Opened, RequestLabels, StreamDetails
+from streamguard.observe.hooks import Acknowledged, Blocked, Closed, Observer, Opened, RequestLabels, StreamDetails
+from streamguard.observe.legs import LEGS, Legs
 from streamguard.observe.live import Live
 from streamguard.observe.metrics import METRICS
 from streamguard.observe.opentelemetry import GEN_AI, Metrics, Traces, instrument_name
 from streamguard.observe.record import Record, Recorder
+from streamguard.observe.stream import Leg, Outcome, Sampled
 from streamguard.runtime.admission import Admission
 from streamguard.runtime.own import origin_of
 from streamguard.runtime.slots import Limits
@@ -48,6 +52,9 @@ from tests.observe.pages import unequal
 from tests.runtime.virtual import run
 
 SEVERAL = 2 * len(KINDS)
+OUTCOME = Outcome(
+    "complete", None, None, 10, 10, 100, 100, None, Cursor("A" * 22, 10, 100, 0), "unknown", 0.0, 0.1, 0.1, 10.0
+)
 CALLER = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 
 
@@ -320,6 +327,7 @@ def test_a_span_names_the_slowest_leg_and_the_setting_to_change() -> None:
             for number in range(8):
                 await anyio.sleep(0.5)
                 yield f"w{number} "
+            raise ValueError
 
         await Request().at(mixed.answer(source))
 
@@ -327,7 +335,7 @@ def test_a_span_names_the_slowest_leg_and_the_setting_to_change() -> None:
     span = traced.one("streamguard direct")
     assert of(span, "slowest_leg") == "generated"
     assert of(span, "leg.generated") == pytest.approx(0.5)
-    assert "the source itself" in of(span, "change")
+    assert of(span, "change") == LEGS["generated"][1]
     points = {point.attributes["leg"]: point for point in measured.all()["streamguard.token_leg"].data.data_points}
     assert (points["generated"].count, points["generated"].sum) == (4, pytest.approx(2.0))
     assert set(points) == {"generated", "held", "encoded", "sent"}
@@ -347,6 +355,85 @@ def test_a_span_of_a_stream_that_is_well_advises_nothing() -> None:
     span = traced.one("streamguard direct")
     assert of(span, "slowest_leg")
     assert "streamguard.change" not in (span.attributes or {})
+
+
+def test_a_span_of_a_whole_stream_does_not_blame_the_model() -> None:
+    traced = Traced()
+
+    async def main() -> None:
+        async def source() -> AsyncIterator[str]:
+            for number in range(8):
+                await anyio.sleep(0.05)
+                yield f"w{number} "
+
+        mixed = Mixed(Traces(traced.provider, every=2))
+        await Request().at(mixed.answer(source))
+        await Request().at(LoggedAnswer(mixed.guard, source, timing=mixed.timing()))
+        await mixed.guard.aclose()
+
+    run("asyncio", main)
+    for part in ("direct", "producer"):
+        span = traced.one(f"streamguard {part}")
+        assert (of(span, "status"), of(span, "slowest_leg"), of(span, "change")) == ("complete", "generated", None)
+
+
+@pytest.mark.parametrize("every", [1, 100])
+@pytest.mark.parametrize("logged", [False, True])
+def test_the_span_of_a_reader_that_took_nothing_names_what_waited_for_it(logged: bool, every: int) -> None:
+    """The write that hangs is never over, and so is never sampled: all the samples are of tokens that went well."""
+    traced, measured = Traced(), Legs(every)
+
+    async def source() -> AsyncIterator[str]:
+        for number in range(40):
+            await anyio.sleep(0.25)
+            yield f"w{number} "
+
+    async def main() -> None:
+        mixed = Mixed([Traces(traced.provider, every=every), measured])
+        request, timing = Request(deaf=31), mixed.timing(write=4.0)
+        answer: Any = LoggedAnswer(mixed.guard, source, timing=timing) if logged else mixed.answer(source, write=4.0)
+        await request.at(answer)
+        await mixed.guard.aclose()
+
+    run("asyncio", main)
+    span = traced.one("streamguard reader" if logged else "streamguard direct")
+    assert of(span, "slowest_leg") == "sent"
+    assert of(span, "change") == LEGS["sent"][1]
+    assert of(span, "leg.sent") > 0.1
+
+
+@pytest.mark.parametrize(("by", "leg"), [("transport", "sent"), ("credit", "credit"), ("lead", "sent")])
+def test_a_stream_that_waited_for_its_reader_most_of_its_time_names_that(by: Any, leg: Leg) -> None:
+    traced = Traced()
+    traces = Traces(traced.provider, every=1)
+    outcome = attrs.evolve(OUTCOME, status="complete", delivered="unknown")
+    for waited in (4.0, 6.0):
+        stream = StreamDetails("direct", "AAAAAAAA", RequestLabels(), 0.0, 0.0)
+        traces.opened(Opened(stream, 0.0))
+        for _ in range(9):
+            traces.sampled(Sampled(stream, 1.0, {"generated": 0.45, "encoded": 0.0}))
+        traces.blocked(Blocked(stream, 1.0, by, waited))
+        traces.closed(Closed(stream, 10.0, outcome))
+    other, mostly = traced.spans()
+    assert (of(other, "slowest_leg"), of(other, "change")) == ("generated", None)
+    assert (of(mostly, "slowest_leg"), of(mostly, "change")) == (leg, LEGS[leg][1])
+    assert of(mostly, f"leg.{leg}") == pytest.approx(6.0 / 9)
+
+
+@pytest.mark.parametrize(("status", "leg"), [("slow", "sent"), ("parted", "credit"), ("failed", "generated")])
+def test_a_reader_that_was_given_up_is_named_however_long_the_stream_was(status: str, leg: Leg) -> None:
+    traced = Traced()
+    traces = Traces(traced.provider, every=1)
+    stream = StreamDetails("reader" if status == "parted" else "direct", "AAAAAAAA", RequestLabels(), 0.0, 0.0)
+    traces.opened(Opened(stream, 0.0))
+    for _ in range(9):
+        traces.sampled(Sampled(stream, 1.0, {"generated": 1000.0}))
+    if leg == "credit":
+        traces.blocked(Blocked(stream, 9999.0, "credit", 0.001))
+    failure = Failure("slow", "of a reader; or what an application calls its own")
+    traces.closed(Closed(stream, 9999.0, attrs.evolve(OUTCOME, status=status, failure=failure, delivered="no")))
+    (span,) = traced.spans()
+    assert (of(span, "slowest_leg"), of(span, "change")) == (leg, LEGS[leg][1])
 
 
 def test_an_acknowledgement_is_a_leg() -> None:

@@ -15,7 +15,7 @@ from streamguard.core.cursor import cursor_zero
 from streamguard.core.flush import EveryTokens, Immediate, any_of
 from streamguard.core.guard import CompletionGuard
 from streamguard.core.wire import Sse
-from streamguard.observe.hooks import Acknowledged, Observer, Observers, RequestLabels, Sampled, StreamDetails
+from streamguard.observe.hooks import Acknowledged, Blocked, Observer, Observers, RequestLabels, Sampled, StreamDetails
 from streamguard.observe.legs import FLOOR, LEGS, Legs, Way
 from streamguard.observe.metrics import LEGS as LABELS
 from streamguard.runtime.buffer import Buffer
@@ -349,6 +349,23 @@ def test_how_many_are_sampled_is_a_whole_number(every: Any, error: type[Exceptio
 async def test_several_observers_have_the_samples_of_the_one_that_wants_most() -> None:
     assert Observers([Legs(100), Observer(), Legs(7)]).every == 7
     assert Observers([Observer()]).every == 0
+
+
+@pytest.mark.parametrize(("by", "leg"), [("transport", "sent"), ("credit", "credit"), ("lead", "generated")])
+def test_a_rare_wait_for_a_reader_counts_though_no_sample_was_in_it(by: Any, leg: str) -> None:
+    legs = Legs(100)
+    legs.blocked(Blocked(STREAM, 1.0, by, 30.0))
+    assert legs.slowest() is None  # of a token's way nothing is known
+    for _ in range(4):
+        legs.sampled(Sampled(STREAM, 1.0, {"generated": 0.05, "sent": 0.001}))
+    slowest = legs.slowest()
+    assert slowest is not None
+    assert (slowest.leg, slowest.seconds) == (leg, pytest.approx(0.05 if by == "lead" else 30.0 / 400))
+    for _ in range(4):
+        legs.sampled(Sampled(STREAM, 1.0, {"generated": 0.05, "sent": 0.001}))
+    slowest = legs.slowest()
+    assert slowest is not None
+    assert slowest.leg == "generated"  # all in all it was
 
 
 @pytest.mark.parametrize(("seconds", "advised"), [(0.000025, False), (FLOOR, True)])
