@@ -152,14 +152,19 @@ app = Starlette(
 app.add_middleware(SealMiddleware)
 
 
+@attrs.frozen
+class _Hidden:
+    """A `receive` from which the server's cannot be seen, as it can from a closure."""
+
+    receive: Receive
+
+    async def __call__(self) -> Message:
+        return await self.receive()
+
+
 async def layered(scope: Scope, receive: Receive, send: Send) -> None:
-    """The same under a layer that hands on a `receive` of its own, as those for tracing do: what is behind the
-    server's cannot be seen from inside."""
-
-    async def traced() -> Message:
-        return await receive()
-
-    await app(scope, traced, send)
+    """The same under a layer that hides the server's `receive`, and with it the transport."""
+    await app(scope, _Hidden(receive), send)
 
 
 if os.environ.get("STREAMGUARD_TEST_QUIET") == "1":
