@@ -94,34 +94,24 @@ def test_there_is_a_hook_for_every_event_and_each_is_told_of_its_own() -> None:
     assert {name for name in vars(Observer) if not name.startswith("_")} == {*HOOKS, *ASKED}
 
 
-def test_the_origin_of_a_stream_is_the_first_that_any_observer_answers() -> None:
-    class Answering(Observer):
-        def __init__(self, answer: Any) -> None:
-            self.answer = answer
+@pytest.mark.parametrize(("asked", "of"), [("began", STREAM.labels), ("trace_of", STREAM)])
+def test_what_observers_are_asked_is_answered_by_the_first_that_knows(asked: str, of: object) -> None:
+    """The origin of a stream, and its trace."""
 
-        def began(self, labels: RequestLabels) -> str | None:
-            if isinstance(self.answer, Exception):
-                raise self.answer
-            return self.answer  # type: ignore[no-any-return]
+    def answering(answer: object) -> Observer:
+        def answered(asked_of: object) -> object:
+            assert asked_of is of
+            if isinstance(answer, Exception):
+                raise answer
+            return answer
 
-    answers = [ValueError(), None, 5, "first", "second"]
-    assert Observers([Answering(each) for each in answers]).began(STREAM.labels) == "first"
-    assert Observers([Observer()]).began(STREAM.labels) is None
-
-
-def test_the_trace_of_a_stream_is_the_first_that_any_observer_answers() -> None:
-    class Answering(Observer):
-        def __init__(self, answer: Any) -> None:
-            self.answer = answer
-
-        def trace_of(self, stream: StreamDetails) -> str | None:
-            if isinstance(self.answer, Exception):
-                raise self.answer
-            return self.answer  # type: ignore[no-any-return]
+        observer = Observer()
+        setattr(observer, asked, answered)
+        return observer
 
     answers = [ValueError(), None, 5, "first", "second"]
-    assert Observers([Answering(each) for each in answers]).trace_of(STREAM) == "first"
-    assert Observers([Observer()]).trace_of(STREAM) is None
+    assert getattr(Observers([answering(each) for each in answers]), asked)(of) == "first"
+    assert getattr(Observers([Observer()]), asked)(of) is None
 
 
 def test_an_observer_enters_the_context_of_a_source_and_no_other() -> None:
